@@ -202,6 +202,10 @@ pub(crate) fn point<P: Policy>(
     };
     let wrong = |error| ScaleError::Run { design: design.to_string(), cpus, error };
     let pages = Pages::new(cpus).map_err(|error| ScaleError::Machine(cpus, error))?;
+    let design = match point {
+        Point::Trace(stream) => &design.as_traced(stream).map_err(|error| wrong(error.into()))?,
+        Point::Made { .. } => design,
+    };
     let outcome =
         design.policy(Run { point, profile, pages: &pages }).map_err(|error| wrong(error.into()))?;
     outcome.map_err(wrong)

@@ -52,11 +52,66 @@ fn a_design_beside_no_table_says_so_and_unknown_ones_are_refused() {
     refused(&["replay", "--design", "slub", "--nodes", "2"], &["--design", "--nodes"]);
 }
 
+/// The bundled trace in a folder with its tables and `files`.
+fn recording(files: &[(&str, &str)]) -> (tempfile::TempDir, String) {
+    let (data, folder) = (workspace().join("sim/data"), tempfile::tempdir().expect("a folder"));
+    for table in ["before.slabinfo", "before.buddyinfo", "before.zoneinfo", "end.slabinfo"] {
+        std::fs::copy(data.join(format!("files-6.1.{table}")), folder.path().join(table)).expect("a table");
+    }
+    let trace = folder.path().join("trace.zst");
+    std::fs::copy(data.join("files-6.1.trace.zst"), &trace).expect("the trace");
+    for (name, text) in files {
+        std::fs::write(folder.path().join(name), text).expect("a file");
+    }
+    let trace = trace.to_str().expect("UTF-8").to_owned();
+    (folder, trace)
+}
+
+#[test]
+fn linux_is_the_design_of_the_kernel_that_was_traced() {
+    let slabs = |trace: &str, design: &str| {
+        let report = replay_json(&["--design", design, trace]);
+        let run = &report["designs"][0];
+        (run["moments"][0]["slabs"]["design"].as_i64().expect("a number"), run["paths"].clone())
+    };
+    for (files, design) in [
+        (&[("kernel.txt", "6.1.192\n")][..], "slub"),
+        (&[("kernel.txt", "6.1.192"), ("cmdline.txt", "quiet slub_max_order=0")], "slub:slab_max_order=0"),
+        (&[("kernel.txt", "6.18.1")], "sheaves-6.18"),
+        (&[("kernel.txt", "7.2.13"), ("cmdline.txt", "slab_min_order=1")], "sheaves:slab_min_order=1"),
+        (&[("slab-attributes.tsv", "name\tcpu_partial\ndentry\t0\n")], "slub:cpu_partial=0"),
+    ] {
+        let (_folder, trace) = recording(files);
+        assert_eq!(slabs(&trace, "linux"), slabs(&trace, design), "{design}");
+    }
+    // An attribute of the traced kernel counts for its own design: no sheaves for file names.
+    let attributes = "name\tsheaf_capacity\ndentry\t0\n";
+    let (_folder, trace) = recording(&[("kernel.txt", "7.2.13"), ("slab-attributes.tsv", attributes)]);
+    let (_other, plain) = recording(&[("kernel.txt", "7.2.13")]);
+    assert_ne!(slabs(&trace, "linux").1, slabs(&plain, "linux").1);
+    assert_eq!(slabs(&trace, "sheaves-6.18"), slabs(&plain, "sheaves-6.18"));
+    // What is set goes before what was booted.
+    let (_folder, trace) = recording(&[("kernel.txt", "6.1.1"), ("cmdline.txt", "slab_max_order=0")]);
+    assert_eq!(slabs(&trace, "linux:slab_max_order=3"), slabs(&trace, "slub"));
+}
+
+#[test]
+fn a_recording_that_does_not_say_which_kernel_is_refused_with_what_would_be_accepted() {
+    let (_folder, trace) = recording(&[]);
+    let choices = ["kernel.txt", "slab-attributes.tsv", "slub (6.1 to 6.17)", "sheaves (7.x)"];
+    refused(&["replay", "--design", "linux", &trace], &[&["--design linux"], &choices[..]].concat());
+    for (name, text) in [("kernel.txt", "linux\n"), ("slab-attributes.tsv", "dentry 192\n")] {
+        let (_folder, trace) = recording(&[(name, text)]);
+        refused(&["replay", "--design", "linux", &trace], &[name, ":1: expected "]);
+    }
+}
+
 #[test]
 fn every_design_serves_the_whole_trace_and_keeps_its_laws() {
-    let report = replay_json(&["--design", "uslab,uslab-model,slub,sheaves,slab,bonwick94,magazines01"]);
+    let report =
+        replay_json(&["--design", "uslab,uslab-model,slub,sheaves-6.18,sheaves,slab,bonwick94,magazines01"]);
     let runs = report["designs"].as_array().expect("a run for each design");
-    assert_eq!(runs.len(), 7);
+    assert_eq!(runs.len(), 8);
     for run in runs {
         assert_eq!(run["violated"], Value::Null, "{}", run["design"]);
         let paths = run["paths"].as_object().expect("shares");
@@ -98,7 +153,14 @@ fn what_is_set_on_a_design_counts() {
 #[test]
 fn wrong_designs_and_knobs_are_refused_by_name() {
     for (design, parts) in [
-        ("slob", ["no design `slob`", "uslab, uslab-model, slub, sheaves, slab, bonwick94, magazines01"]),
+        (
+            "slob",
+            [
+                "no design `slob`",
+                "uslab, uslab-model, slub, sheaves-6.18, sheaves, slab, bonwick94, magazines01, linux",
+            ],
+        ),
+        ("linux:sheaf_capacity=28", ["linux: unknown field `sheaf_capacity`", "`slab_max_order`"]),
         ("slub:limit=1", ["unknown field `limit`", "`cpu_partial`"]),
         ("slab:limit=4:batchcount=5", ["batchcount=5", "at most `limit`, 4"]),
         ("slub:cpu_partial=many", ["`cpu_partial=many` of slub", "KEY=NUMBER"]),
@@ -282,14 +344,14 @@ fn two_reports_are_compared_by_name() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = |name: &str| folder.path().join(name).to_str().expect("UTF-8").to_owned();
     let (a, b) = (file("a.json"), file("b.json"));
-    for (file, design) in [(&a, "slub"), (&b, "slub:min_partial=50")] {
+    for (file, design) in [(&a, "slub"), (&b, "slub:slab_max_order=0")] {
         let (code, _, err) = said(&uslab(&["replay", "--design", design, "--json", file]));
         assert_eq!(code, Some(0), "{err}");
     }
     let (code, same, _) = said(&uslab(&["diff", &a, &a]));
     assert_eq!((code, same.starts_with("0 of ")), (Some(0), true), "{same}");
     let (_, other, _) = said(&uslab(&["diff", &a, &b]));
-    assert!(other.contains("slub:min_partial=50") && other.contains(".slabs"), "{other}");
+    assert!(other.contains("slub:slab_max_order=0") && other.contains(".slabs"), "{other}");
     refused(&["diff", &a, &file("nosuch.json")], &["nosuch.json"]);
     for above in ["nan", "inf", "-1", "x"] {
         refused(&["diff", &a, &b, &format!("--above={above}")], &["--above", above, "a number from 0"]);

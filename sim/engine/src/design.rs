@@ -7,13 +7,34 @@ use uslab_buddy::PageAllocator;
 use uslab_magazine::tracepoints::Step;
 use uslab_magazine::{Path, Paths};
 
-/// When and where something is asked for.
+/// When, where and how something is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct At {
     /// The CPU.
     pub cpu: u32,
     /// Nanoseconds of the trace since its first operation.
     pub ns: u64,
+    /// What the caller allows.
+    pub manner: Manner,
+}
+
+impl At {
+    /// A plain request.
+    pub fn new(cpu: u32, ns: u64) -> Self {
+        Self { cpu, ns, manner: Manner::Plain }
+    }
+}
+
+/// What the caller of an operation allows. Designs that make no difference ignore it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Manner {
+    /// An allocation that may block; a free at once.
+    #[default]
+    Plain,
+    /// An allocation that may not block.
+    NonBlocking,
+    /// A free that takes effect after a grace period of RCU.
+    AfterGrace,
 }
 
 /// What a design cannot do, in words.
@@ -90,6 +111,11 @@ pub trait Design {
     /// # Errors
     /// There is no memory.
     fn alloc(&mut self, at: At, cache: u32, bytes: u64) -> Result<Self::Object, NoMemory>;
+    /// The objects in use of a slab from before the stream, in which `free` more are free; none if the design cannot begin with
+    /// slabs.
+    fn start(&mut self, _at: At, _cache: u32, _used: u32, _free: u32) -> Vec<Self::Object> {
+        vec![]
+    }
     /// Takes an object of that cache back.
     fn free(&mut self, at: At, cache: u32, object: Self::Object);
     /// Where an object lies: the first page of its slab, and which one of the slab it is; `None` if it lies in no slab.
@@ -107,8 +133,8 @@ pub trait Design {
     /// The first page of a block, and its order.
     fn block(&self, block: &Self::Block) -> (u32, u8);
 
-    /// All caches give back what they can: objects that lay in CPU layers, and slabs.
-    fn shrink(&mut self, at: At) -> (u64, u64);
+    /// A cache gives back what it can, or all do: objects that lay in CPU layers, and slabs.
+    fn shrink(&mut self, at: At, cache: Option<u32>) -> (u64, u64);
 
     /// The numbers of a cache that it was told of.
     fn counts(&self, cache: u32) -> CacheCounts;

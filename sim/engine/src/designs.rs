@@ -5,9 +5,9 @@ use crate::machine::{Machine, MachineError};
 use crate::model::{Knob, Model, Op, Policy};
 use crate::models::bonwick94::{self, Bonwick94};
 use crate::models::magazines01::Magazines01;
-use crate::models::sheaves::Sheaves;
+use crate::models::sheaves::{Node, Sheaves};
 use crate::models::slab::Slab;
-use crate::models::slub::Slub;
+use crate::models::slub::{self, Slub};
 use crate::models::uslab::Uslab;
 use crate::pages::Pages;
 use crate::shipping::Shipping;
@@ -25,7 +25,9 @@ enum Kind {
     Uslab,
     UslabModel,
     Slub,
+    Sheaves618,
     Sheaves,
+    Linux,
     Slab,
     Bonwick94,
     Magazines01,
@@ -34,18 +36,30 @@ enum Kind {
 
 /// What can be set on a design. Empty if there is no such design.
 pub fn knobs<P: Policy>(design: &str) -> &'static [Knob] {
-    match kinds::<P>().find(|(_, name, _)| *name == design).map(|(kind, ..)| kind) {
+    let linux = (design == LINUX).then_some(Kind::Linux);
+    match linux.or_else(|| kinds::<P>().find(|(_, name, _)| *name == design).map(|(kind, ..)| kind)) {
         None => &[],
         Some(Kind::Uslab) => &SHIPPING_KNOBS,
         Some(Kind::UslabModel) => Uslab::KNOBS,
         Some(Kind::Slub) => Slub::KNOBS,
-        Some(Kind::Sheaves) => Sheaves::KNOBS,
+        Some(Kind::Sheaves618) => Sheaves::<Slub>::KNOBS,
+        Some(Kind::Sheaves) => Sheaves::<Node>::KNOBS,
+        Some(Kind::Linux) => &LINUX_KNOBS,
         Some(Kind::Slab) => Slab::KNOBS,
         Some(Kind::Bonwick94) => Bonwick94::KNOBS,
         Some(Kind::Magazines01) => Magazines01::KNOBS,
         Some(Kind::Own) => P::KNOBS,
     }
 }
+
+/// Boot parameters and `sysfs` files that all rules of [`LINUX`] have.
+static LINUX_KNOBS: [Knob; 5] = [
+    slub::CPU_PARTIAL_KNOB,
+    slub::MIN_PARTIAL_KNOB,
+    slub::SLAB_MIN_OBJECTS_KNOB,
+    slub::SLAB_MIN_ORDER_KNOB,
+    slub::SLAB_MAX_ORDER_KNOB,
+];
 
 /// With `capacity` alone the others are as here; without it they are by the size of an object, as in the model.
 static SHIPPING_KNOBS: [Knob; 3] = [
@@ -71,6 +85,9 @@ static SHIPPING_KNOBS: [Knob; 3] = [
 const STOCK: u16 = 8;
 const DEPOT_LIMIT: u32 = 10;
 
+/// The name of the design that the traced kernel has: [`Spec::as_traced`] says which one that is.
+pub const LINUX: &str = "linux";
+
 /// All designs that there are with the [`Policy`] `P` beside: names, and what they are in a line.
 pub fn all<P: Policy>() -> impl Iterator<Item = (&'static str, &'static str)> {
     kinds::<P>().map(|(_, name, about)| (name, about))
@@ -84,7 +101,8 @@ fn kinds<P: Policy>() -> impl Iterator<Item = (Kind, &'static str, &'static str)
         (Kind::Uslab, "uslab", "the shipping allocator"),
         of::<Uslab>(Kind::UslabModel),
         of::<Slub>(Kind::Slub),
-        of::<Sheaves>(Kind::Sheaves),
+        of::<Sheaves<Slub>>(Kind::Sheaves618),
+        of::<Sheaves<Node>>(Kind::Sheaves),
         of::<Slab>(Kind::Slab),
         of::<Bonwick94>(Kind::Bonwick94),
         of::<Magazines01>(Kind::Magazines01),
@@ -132,6 +150,20 @@ impl<P: Policy> Default for Spec<P> {
     }
 }
 
+impl<P: Policy> Clone for Spec<P> {
+    fn clone(&self) -> Self {
+        Self { knobs: self.knobs.clone(), ..*self }
+    }
+}
+
+fn unknown_kernel() -> Unable {
+    Unable(
+        "linux is the design of the kernel that was traced, and nothing says which one that was: expected kernel.txt or slab-attributes.tsv \
+         in the folder of the trace, or one of slub (6.1 to 6.17), sheaves-6.18 (6.18, 6.19), sheaves (7.x)"
+            .to_owned(),
+    )
+}
+
 /// A text that is no [`Spec`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
@@ -143,8 +175,9 @@ impl<P: Policy> FromStr for Spec<P> {
     fn from_str(text: &str) -> Result<Self, BadSpec> {
         let mut parts = text.split(':');
         let name = parts.next().unwrap_or_default();
-        let Some((kind, name, _)) = kinds::<P>().find(|(_, known, _)| *known == name) else {
-            let known = all::<P>().map(|(name, _)| name).collect::<Vec<_>>().join(", ");
+        let linux = (Kind::Linux, LINUX, "");
+        let Some((kind, name, _)) = kinds::<P>().chain([linux]).find(|(_, known, _)| *known == name) else {
+            let known = all::<P>().map(|(name, _)| name).chain([LINUX]).collect::<Vec<_>>().join(", ");
             return Err(BadSpec(format!("no design `{name}`; there are {known}")));
         };
         let mut spec = Self { kind, name, ..Self::default() };
@@ -216,7 +249,10 @@ impl<P: Policy> Spec<P> {
             Kind::Uslab => self.magazines().map(drop),
             Kind::UslabModel => self.knobs::<Uslab>().map(drop),
             Kind::Slub => self.knobs::<Slub>().map(drop),
-            Kind::Sheaves => self.knobs::<Sheaves>().map(drop),
+            Kind::Sheaves618 => self.knobs::<Sheaves<Slub>>().map(drop),
+            Kind::Sheaves => self.knobs::<Sheaves<Node>>().map(drop),
+            // They are knobs of each of the others.
+            Kind::Linux => self.knobs::<Slub>().map(drop),
             Kind::Slab => self.knobs::<Slab>().map(drop),
             Kind::Bonwick94 => self.knobs::<Bonwick94>().map(drop),
             Kind::Magazines01 => self.knobs::<Magazines01>().map(drop),
@@ -252,6 +288,19 @@ impl<P: Policy> Spec<P> {
         Ok(knobs)
     }
 
+    /// The design itself; for [`LINUX`] the one that the traced kernel has, with the options that are set here on top.
+    ///
+    /// # Errors
+    /// The stream does not say which kernel was traced.
+    pub fn as_traced(&self, stream: &Stream) -> Result<Self, Unable> {
+        if self.kind != Kind::Linux {
+            return Ok(self.clone());
+        }
+        let mut traced = stream.linux.parse::<Self>().map_err(|_| unknown_kernel())?;
+        traced.knobs.extend(self.knobs.clone());
+        Ok(traced)
+    }
+
     /// Makes it for a stream, on so many CPUs as that has.
     ///
     /// # Errors
@@ -264,7 +313,9 @@ impl<P: Policy> Spec<P> {
             }
             Kind::UslabModel => self.model::<Uslab, V>(stream, visitor),
             Kind::Slub => self.model::<Slub, V>(stream, visitor),
-            Kind::Sheaves => self.model::<Sheaves, V>(stream, visitor),
+            Kind::Sheaves618 => self.model::<Sheaves<Slub>, V>(stream, visitor),
+            Kind::Sheaves => self.model::<Sheaves<Node>, V>(stream, visitor),
+            Kind::Linux => self.as_traced(stream)?.on(stream, visitor),
             Kind::Slab => self.model::<Slab, V>(stream, visitor),
             Kind::Bonwick94 => self.model::<Bonwick94, V>(stream, visitor),
             Kind::Magazines01 => self.model::<Magazines01, V>(stream, visitor),
@@ -286,7 +337,9 @@ impl<P: Policy> Spec<P> {
             )),
             Kind::UslabModel => of::<Uslab, V>(self, visitor),
             Kind::Slub => of::<Slub, V>(self, visitor),
-            Kind::Sheaves => of::<Sheaves, V>(self, visitor),
+            Kind::Sheaves618 => of::<Sheaves<Slub>, V>(self, visitor),
+            Kind::Sheaves => of::<Sheaves<Node>, V>(self, visitor),
+            Kind::Linux => Err(unknown_kernel()),
             Kind::Slab => of::<Slab, V>(self, visitor),
             Kind::Bonwick94 => of::<Bonwick94, V>(self, visitor),
             Kind::Magazines01 => of::<Magazines01, V>(self, visitor),
@@ -307,7 +360,9 @@ impl<P: Policy> Spec<P> {
             }
             Kind::UslabModel => self.play_model::<Uslab>(stream),
             Kind::Slub => self.play_model::<Slub>(stream),
-            Kind::Sheaves => self.play_model::<Sheaves>(stream),
+            Kind::Sheaves618 => self.play_model::<Sheaves<Slub>>(stream),
+            Kind::Sheaves => self.play_model::<Sheaves<Node>>(stream),
+            Kind::Linux => self.as_traced(stream)?.play(stream),
             Kind::Slab => self.play_model::<Slab>(stream),
             Kind::Bonwick94 => self.play_model::<Bonwick94>(stream),
             Kind::Magazines01 => self.play_model::<Magazines01>(stream),
@@ -320,13 +375,17 @@ impl<P: Policy> Spec<P> {
         stream: &'static Stream,
     ) -> Result<Box<dyn crate::play::Play>, DesignError> {
         let pages = Box::leak(Box::new(Pages::of(stream)?));
-        let model = Model::<Q>::new(pages, self.knobs::<Q>().map_err(Unable)?)?;
+        let model = Model::<Q>::new(pages, self.knobs::<Q>().map_err(Unable)?)?.as_traced(self.is_of(stream));
         Ok(Box::new(crate::engine::Engine::new(model, stream)))
+    }
+    /// Returns `true` if the traced kernel has this design.
+    fn is_of(&self, stream: &Stream) -> bool {
+        stream.linux.split(':').next() == Some(self.name)
     }
     fn model<Q: Policy, V: Visitor>(&self, stream: &Stream, visitor: V) -> Result<V::Out, DesignError> {
         let pages = Pages::of(stream)?;
         let knobs = self.knobs::<Q>().map_err(Unable)?;
-        Ok(visitor.visit(Model::<Q>::new(&pages, knobs)?))
+        Ok(visitor.visit(Model::<Q>::new(&pages, knobs)?.as_traced(self.is_of(stream))))
     }
 }
 
@@ -370,8 +429,7 @@ mod tests {
             said("slub", "cpus"),
             "CPUs that the policy has: at least 1, by default 4 on 4 CPUs and 64 on 64"
         );
-        // Sheaves have no default that could be set.
-        for (design, _) in all::<NoPolicy>().filter(|(name, _)| *name != "sheaves") {
+        for (design, _) in all::<NoPolicy>() {
             for Knob { name, range, default, .. } in knobs::<NoPolicy>(design) {
                 assert!(
                     range.contains(&default(64, 4)) && range.contains(&default(8192, 1024)),
@@ -386,7 +444,7 @@ mod tests {
         for (text, error) in [
             (
                 "slob",
-                "no design `slob`; there are uslab, uslab-model, slub, sheaves, slab, bonwick94, magazines01",
+                "no design `slob`; there are uslab, uslab-model, slub, sheaves-6.18, sheaves, slab, bonwick94, magazines01, linux",
             ),
             ("slub:cpu_partial", "`cpu_partial` of slub: a knob is KEY=NUMBER"),
             ("slub:cpu_partial=-1", "`cpu_partial=-1` of slub: a knob is KEY=NUMBER"),
@@ -395,7 +453,8 @@ mod tests {
             ("slub:slab_max_order=11", "slub: slab_max_order=11: expected 0 to 10"),
             ("slab:limit=0", "slab: limit=0: expected at least 1"),
             ("slab:limit=4:batchcount=5", "slab: batchcount=5: at most `limit`, 4"),
-            ("sheaves:sheaf_capacity=0", "sheaves: sheaf_capacity=0: expected at least 1"),
+            ("sheaves:slab_max_order=11", "sheaves: slab_max_order=11: expected 0 to 10"),
+            ("linux:sheaf_capacity=1", "linux: unknown field `sheaf_capacity`"),
             ("bonwick94:limit=1", "bonwick94: unknown field `limit`"),
             ("uslab:capacity=65", "uslab: capacity=65: expected 0 to 64"),
             ("uslab:capacity=8:depot_limit=4097", "uslab: depot_limit=4097: expected 0 to 4096"),

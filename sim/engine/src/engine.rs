@@ -182,7 +182,7 @@ impl<'s, D: Design> Engine<'s, D> {
         self.reader.cpu()
     }
     fn at(&self) -> At {
-        At { cpu: self.reader.cpu(), ns: self.reader.time_ns(self.stream) }
+        At { cpu: self.reader.cpu(), ns: self.reader.time_ns(self.stream), manner: self.reader.manner() }
     }
 
     /// The cache that an action is about, and where the object lies that it frees.
@@ -279,11 +279,25 @@ impl<'s, D: Design> Engine<'s, D> {
                     What::Nothing
                 }
             },
-            Action::Shrink => {
-                let (objects, slabs) = self.design.shrink(at);
+            Action::Shrink { cache } => {
+                if cache.is_some_and(|cache| cache as usize >= self.served.len()) {
+                    return None;
+                }
+                let (objects, slabs) = self.design.shrink(at, cache);
                 What::Shrink { objects, slabs }
             }
             Action::Nothing => What::Nothing,
+            Action::Start { cache, used, free } => {
+                if cache as usize >= self.served.len() {
+                    return None;
+                }
+                let objects = self.design.start(at, cache, used, free);
+                self.objects.insert_none(used.checked_sub(objects.len() as u32)?);
+                objects
+                    .into_iter()
+                    .for_each(|object| self.objects.insert(Object { object, cache, cpu: at.cpu }));
+                What::Nothing
+            }
         })
     }
     fn fail(&mut self) -> What {

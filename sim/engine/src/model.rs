@@ -3,12 +3,12 @@
 //! A model has no memory behind it and takes no lock. It says where an object comes from and where it goes; what a lock or a
 //! cache line would cost is what it [tells](Op::did).
 
-use crate::design::{At, CacheCounts, Design, NoMemory, Unable};
+use crate::design::{At, CacheCounts, Design, Manner, NoMemory, Unable};
 use crate::held::{Held, Holder, OwnSlabs};
 use crate::levels::Levels;
 use crate::pages::{PageSource, Pages, SlabPages};
 use crate::shown::{MOST_SLABS, ShownCache, ShownSlab, letter};
-use crate::slabs::{Object, Slabs};
+use crate::slabs::{End, Object, Slabs};
 use crate::stream::{CacheInfo, Kind};
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
@@ -75,6 +75,8 @@ pub trait Policy: Debug + Sized {
 
     /// The lists that a slab can be on.
     const LISTS: &'static [&'static str];
+    /// The lists of slabs that no CPU has: with free objects, and without. `None`: it cannot begin with slabs.
+    const SHARED_LISTS: Option<(u8, u8)> = None;
     /// Nanoseconds between two [ticks](Self::tick); `None`: it does nothing by time.
     const TICK: Option<u64> = None;
     /// Whether each operation takes a lock of its own CPU.
@@ -207,6 +209,8 @@ pub struct Op<'a> {
     pub cpu: u32,
     /// Nanoseconds since the stream began.
     pub ns: u64,
+    /// What the caller allows.
+    pub manner: Manner,
     /// The cache's slabs.
     pub slabs: &'a mut Slabs,
     pages: &'a mut dyn PageSource,
@@ -242,6 +246,8 @@ impl Op<'_> {
 pub struct Model<'p, P: Policy> {
     cpus: Cpus,
     knobs: P::Knobs,
+    /// The traced kernel has this policy: what was recorded of its caches counts.
+    as_traced: bool,
     /// By number in the stream; `None` is large kmalloc.
     caches: Vec<Option<Cache<P>>>,
     /// Objects of large kmalloc, and their pages.
@@ -288,6 +294,7 @@ impl<'p, P: Policy> Model<'p, P> {
         Ok(Self {
             cpus: pages.allocator().cpus(),
             knobs,
+            as_traced: false,
             caches: vec![],
             large: 0,
             large_pages: 0,
@@ -297,6 +304,11 @@ impl<'p, P: Policy> Model<'p, P> {
             ticks: 0,
             wrong: None,
         })
+    }
+    /// As in the traced kernel, if that has this policy: what was recorded of its caches counts.
+    #[must_use]
+    pub fn as_traced(self, as_traced: bool) -> Self {
+        Self { as_traced, ..self }
     }
     /// What the last operation did beyond what its CPU holds.
     pub fn deeds(&self) -> &[Deed] {
@@ -389,7 +401,14 @@ impl<P: Policy> Cache<P> {
         let before = deeds.len();
         let done = act(
             &mut self.policy,
-            &mut Op { cpu: at.cpu, ns: at.ns, slabs: &mut self.slabs, pages, deeds: &mut *deeds },
+            &mut Op {
+                cpu: at.cpu,
+                ns: at.ns,
+                manner: at.manner,
+                slabs: &mut self.slabs,
+                pages,
+                deeds: &mut *deeds,
+            },
         );
         self.exchanges += deeds[before..].iter().filter(|deed| **deed == Deed::Exchange).count() as u64;
         done
@@ -432,6 +451,8 @@ impl<'p, P: Policy> Design for Model<'p, P> {
                 // A name that only hidden events have may come without a size: the smallest there is.
                 let geometry = P::geometry(info.size.max(8) as usize, self.cpus.count(), &self.knobs)
                     .map_err(|error| Unable(format!("cache {}: {error}", info.name)))?;
+                let recorded = info.sheaf_capacity.filter(|_| self.as_traced);
+                let info = &CacheInfo { sheaf_capacity: recorded, ..info.clone() };
                 let policy = P::new(info, self.cpus, &geometry, &self.knobs);
                 let slabs = Slabs::new(geometry, P::LISTS.len());
                 Some(Cache { name: info.name.clone(), slabs, policy, exchanges: 0 })
@@ -456,6 +477,28 @@ impl<'p, P: Policy> Design for Model<'p, P> {
         }
         self.end();
         Ok(Given::Object(object))
+    }
+    fn start(&mut self, at: At, cache: u32, used: u32, free: u32) -> Vec<Given<'p>> {
+        let (Some((partial, full)), Some(own)) = (P::SHARED_LISTS, &mut self.caches[cache as usize]) else {
+            return vec![];
+        };
+        // Slabs may be smaller here.
+        let slabs = (used + free).div_ceil(u32::from(own.slabs.objects()));
+        let mut objects = Vec::with_capacity(used as usize);
+        own.op(at, &mut self.slab_pages, &mut self.deeds, |_, op| {
+            for n in 1..=slabs {
+                let Ok(slab) = op.make(partial) else { break };
+                let until = (u64::from(used) * u64::from(n) / u64::from(slabs)) as usize;
+                while objects.len() < until
+                    && let Some(object) = op.slabs.take(slab)
+                {
+                    objects.push(object);
+                }
+                op.slabs.relist(slab, if op.slabs.free(slab) == 0 { full } else { partial }, End::Back);
+            }
+        });
+        let given = objects.into_iter().take_while(|object| own.slabs.hand_out(*object).is_ok());
+        given.map(Given::Object).collect()
     }
     fn free(&mut self, at: At, cache: u32, object: Given<'p>) {
         self.begin(at);
@@ -498,12 +541,18 @@ impl<'p, P: Policy> Design for Model<'p, P> {
         (block.pfn().get(), block.order().get())
     }
 
-    fn shrink(&mut self, at: At) -> (u64, u64) {
+    fn shrink(&mut self, at: At, cache: Option<u32>) -> (u64, u64) {
         self.begin(at);
         let slabs =
             |model: &Self| model.caches.iter().flatten().map(|cache| cache.slabs.count()).sum::<u64>();
         let before = slabs(self);
-        let objects = self.of_all(at, P::shrink).into_iter().sum();
+        let objects = match cache {
+            None => self.of_all(at, P::shrink).into_iter().sum(),
+            Some(cache) => {
+                let Self { caches, slab_pages, deeds, .. } = self;
+                caches[cache as usize].as_mut().map_or(0, |cache| cache.op(at, slab_pages, deeds, P::shrink))
+            }
+        };
         (objects, before - slabs(self))
     }
 

@@ -3,6 +3,7 @@
 use crate::design::Design;
 use crate::engine::{Engine, EngineError};
 use crate::step::{Step, What};
+use crate::stream::Action;
 use crate::told::{capital, dearest, how_pages, pages};
 use std::sync::Arc;
 use uslab_magazine::sync::{Mutex, Rank};
@@ -23,7 +24,10 @@ impl<D: Design> Engine<'_, D> {
                 let watch = Watch::new(engine, engine.cpu(), cache);
                 let what = engine.act(action)?;
                 let object = if what == What::Alloc { engine.youngest() } else { freed.flatten() };
-                steps.push(watch.told(engine, what, object));
+                let step = watch.told(engine, what, object);
+                if !matches!(action, Action::Start { .. }) {
+                    steps.push(step);
+                }
                 Some(())
             })?;
         }

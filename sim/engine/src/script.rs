@@ -130,7 +130,7 @@ impl Script {
         match (*what, rest) {
             ("shrink", []) => {
                 self.begin();
-                self.writer.shrink(cpu);
+                self.writer.shrink(cpu, None);
                 Ok(())
             }
             ("free", [number]) if number.starts_with('@') => {

@@ -97,14 +97,18 @@ impl<'m> Design for Shipping<'m> {
         (block.pfn().get(), block.order().get())
     }
 
-    fn shrink(&mut self, at: At) -> (u64, u64) {
+    fn shrink(&mut self, at: At, cache: Option<u32>) -> (u64, u64) {
         on_cpu(at.cpu);
         let cached = || {
             let infos = self.caches.iter().flatten().map(|cache| cache.info());
             infos.map(|info| info.in_magazines + info.in_depot).sum::<u64>()
         };
-        let (before, slabs) = (cached(), self.machine.subsystem.shrink() as u64);
-        (before - cached(), slabs)
+        let before = cached();
+        let slabs = match cache {
+            Some(cache) => self.cache(cache).map_or(0, |cache| cache.shrink()),
+            None => self.machine.subsystem.shrink(),
+        };
+        (before - cached(), slabs as u64)
     }
 
     fn counts(&self, cache: u32) -> CacheCounts {
@@ -222,7 +226,7 @@ mod tests {
         let machine = Machine::with_bytes(&stream).unwrap();
         let mut design = Shipping::on(&machine);
         design.learn(&stream.caches[0]).unwrap();
-        let at = At { cpu: 0, ns: 0 };
+        let at = At::new(0, 0);
         let mut objects = [(); 2].map(|()| design.alloc(at, 0, 0).unwrap());
         objects[1].front_mut(1)[0] ^= 1;
         let [first, second] = objects;

@@ -7,30 +7,34 @@
 //! Numbers are LEB128 varints unless said otherwise; texts are a length and UTF-8.
 //!
 //! ```text
-//! "uslabops" | version | title | cpus | operations | nanoseconds a tick
+//! "uslabops" | version | title | linux | cpus | operations | nanoseconds a tick
 //! zones:   count, then each: kind (byte), pages
-//! caches:  count, then each: name, kind (byte), size, the operation that it is first needed at (less the one before)
+//! caches:  count, then each: name, kind (byte), size, objects of a sheaf + 1 (0: not recorded),
+//!          the operation that it is first needed at (less the one before)
 //! marks:   count, then each: operation (less the one before), text
 //! columns: each: length in bytes, bytes
-//!   What    a byte an action: bits 0..3 the action, bit 3: the CPU changes, bit 4: part of the operation before
+//!   What    a byte an action: bits 0..4 the action, bit 4: the CPU changes, bit 5: part of the operation before,
+//!           bits 6, 7: what its caller allows
 //!   Cpu     at each change
-//!   Cache   of each allocation and pass
+//!   Cache   of each allocation and pass; of each shrink + 1, or 0 for all
 //!   Age     of each freed object
 //!   Shape   a byte an allocation of pages: order, migrate type << 4; a split: order of the parts, halvings << 4
 //!   Block   age of each freed or split block
-//!   Bytes   of each large object
+//!   Bytes   of each large object; of each slab from before the stream its objects in use, and its free ones
 //!   Time    ticks since the operation before, one an operation
 //! ```
 
+use crate::design::Manner;
 use rustc_hash::FxHashMap;
 use uslab_buddy::ZoneKind;
 
 /// What the bytes of a stream begin with.
 pub const MAGIC: &[u8; 8] = b"uslabops";
-const VERSION: u64 = 2;
+const VERSION: u64 = 3;
 const COLUMNS: usize = 8;
-const NEW_CPU: u8 = 1 << 3;
-const GOES_ON: u8 = 1 << 4;
+const NEW_CPU: u8 = 1 << 4;
+const GOES_ON: u8 = 1 << 5;
+const MANNER: u8 = 6;
 
 /// A column of a stream.
 #[derive(Clone, Copy, Debug)]
@@ -58,11 +62,12 @@ enum Code {
     SplitPages,
     Shrink,
     Nothing,
+    Start,
 }
 
 impl Code {
     fn of(byte: u8) -> Self {
-        match byte & 7 {
+        match byte & 15 {
             0 => Self::Alloc,
             1 => Self::Free,
             2 => Self::Pass,
@@ -70,6 +75,7 @@ impl Code {
             4 => Self::FreePages,
             5 => Self::SplitPages,
             6 => Self::Shrink,
+            8 => Self::Start,
             _ => Self::Nothing,
         }
     }
@@ -118,10 +124,22 @@ pub enum Action {
         /// How often it is halved: there are `2^halvings` parts.
         halvings: u8,
     },
-    /// All caches are shrunk.
-    Shrink,
+    /// Caches are shrunk.
+    Shrink {
+        /// The cache; `None`: all of them.
+        cache: Option<u32>,
+    },
     /// Nothing that concerns the allocator.
     Nothing,
+    /// A slab from before the stream. Its objects in use are born now.
+    Start {
+        /// The cache.
+        cache: u32,
+        /// Objects in use.
+        used: u32,
+        /// Free objects.
+        free: u32,
+    },
 }
 
 /// What a cache of a stream is.
@@ -145,8 +163,17 @@ pub struct CacheInfo {
     pub kind: Kind,
     /// Bytes of an object.
     pub size: u32,
+    /// Objects of a sheaf in the traced kernel (0: none); `None` if that was not recorded.
+    pub sheaf_capacity: Option<u32>,
     /// The operation that needs it first, from 0.
     pub from: u64,
+}
+
+impl CacheInfo {
+    /// A cache that the first operation needs.
+    pub fn new(name: impl Into<String>, kind: Kind, size: u32) -> Self {
+        Self { name: name.into(), kind, size, sheaf_capacity: None, from: 0 }
+    }
 }
 
 /// A text that user space wrote into the trace.
@@ -164,6 +191,8 @@ pub struct Mark {
 pub struct Stream {
     /// What it is a recording of.
     pub title: String,
+    /// The design that the traced kernel has, as `--design` has it; empty if nothing says which kernel it was.
+    pub linux: String,
     /// CPUs of the machine.
     pub cpus: u32,
     /// Operations in all.
@@ -240,6 +269,7 @@ impl Stream {
         let mut to = MAGIC.to_vec();
         put(&mut to, VERSION);
         put_text(&mut to, &self.title);
+        put_text(&mut to, &self.linux);
         for n in [self.cpus.into(), self.operations, self.tick_ns, self.zones.len() as u64] {
             put(&mut to, n);
         }
@@ -253,6 +283,7 @@ impl Stream {
             put_text(&mut to, &cache.name);
             to.push(cache.kind as u8);
             put(&mut to, cache.size.into());
+            put(&mut to, cache.sheaf_capacity.map_or(0, |capacity| u64::from(capacity) + 1));
             put(&mut to, cache.from - before);
             before = cache.from;
         }
@@ -285,7 +316,7 @@ impl Stream {
     }
 
     fn parse(from: &[u8], at: &mut usize) -> Option<Self> {
-        let mut this = Self { title: get_text(from, at)?, ..Self::default() };
+        let mut this = Self { title: get_text(from, at)?, linux: get_text(from, at)?, ..Self::default() };
         this.cpus = u32::try_from(get(from, at)?).ok()?;
         this.operations = get(from, at)?;
         this.tick_ns = get(from, at)?;
@@ -305,8 +336,15 @@ impl Stream {
             };
             *at += 1;
             let size = u32::try_from(get(from, at)?).ok()?;
+            let capacity = u32::try_from(get(from, at)?).ok()?;
             before = before.checked_add(get(from, at)?)?;
-            this.caches.push(CacheInfo { name, kind, size, from: before });
+            this.caches.push(CacheInfo {
+                name,
+                kind,
+                size,
+                sheaf_capacity: capacity.checked_sub(1),
+                from: before,
+            });
         }
         let mut before = 0_u64;
         for _ in 0..get(from, at)? {
@@ -346,6 +384,7 @@ pub struct Reader {
     at: [usize; COLUMNS],
     cpu: u32,
     time: u64,
+    manner: Manner,
 }
 
 impl Reader {
@@ -360,6 +399,10 @@ impl Reader {
     /// The CPU of the action that was read last.
     pub fn cpu(&self) -> u32 {
         self.cpu
+    }
+    /// What the caller of the action that was read last allows.
+    pub fn manner(&self) -> Manner {
+        self.manner
     }
     /// Nanoseconds from the first operation to the one that was read last.
     pub fn time_ns(&self, stream: &Stream) -> u64 {
@@ -378,6 +421,12 @@ impl Reader {
             self.cpu =
                 u32::try_from(self.next(stream, Column::Cpu)?).ok().filter(|cpu| *cpu < stream.cpus)?;
         }
+        self.manner = match byte >> MANNER & 3 {
+            0 => Manner::Plain,
+            1 => Manner::NonBlocking,
+            2 => Manner::AfterGrace,
+            _ => return None,
+        };
         Some(match Code::of(byte) {
             code @ (Code::Alloc | Code::Pass) => {
                 let cache = u32::try_from(self.next(stream, Column::Cache)?).ok()?;
@@ -399,8 +448,16 @@ impl Reader {
                 let shape = self.byte(stream, Column::Shape)?;
                 Action::SplitPages { age, order: shape & 15, halvings: shape >> 4 }
             }
-            Code::Shrink => Action::Shrink,
+            Code::Shrink => {
+                let cache = u32::try_from(self.next(stream, Column::Cache)?).ok()?;
+                Action::Shrink { cache: cache.checked_sub(1) }
+            }
             Code::Nothing => Action::Nothing,
+            Code::Start => Action::Start {
+                cache: u32::try_from(self.next(stream, Column::Cache)?).ok()?,
+                used: u16::try_from(self.next(stream, Column::Bytes)?).ok()?.into(),
+                free: u16::try_from(self.next(stream, Column::Bytes)?).ok()?.into(),
+            },
         })
     }
     /// Whether the operation has another action.
@@ -419,6 +476,8 @@ pub struct Writer {
     cpu: Option<u32>,
     /// Whether the operation has an action.
     begun: bool,
+    /// What the caller of the next action allows.
+    manner: Manner,
     /// Number of birth, by address.
     objects: FxHashMap<u64, u64>,
     born: u64,
@@ -448,7 +507,30 @@ impl Writer {
     /// One more cache. The operation that is being written needs it.
     pub fn cache(&mut self, name: String, kind: Kind, size: u32) {
         let from = self.stream.operations.saturating_sub(1);
-        self.stream.caches.push(CacheInfo { name, kind, size, from });
+        self.stream.caches.push(CacheInfo { from, ..CacheInfo::new(name, kind, size) });
+    }
+    /// The design of the traced kernel, and the objects of a sheaf of each cache, by its name.
+    pub fn kernel(&mut self, linux: String, capacity: impl Fn(&str) -> Option<u32>) {
+        self.stream.linux = linux;
+        for cache in &mut self.stream.caches {
+            cache.sheaf_capacity = capacity(&cache.name);
+        }
+    }
+    /// A slab from before the stream, of which the objects at these addresses are in use, `others` more, and `free` are not.
+    ///
+    /// # Panics
+    /// If there is no such cache.
+    pub fn start(&mut self, cpu: u32, cache: u32, used: &[u64], others: u32, free: u32) {
+        self.code(Code::Start, cpu);
+        self.put(Column::Cache, cache.into());
+        self.put(Column::Bytes, used.len() as u64 + u64::from(others));
+        self.put(Column::Bytes, free.into());
+        self.objects.extend(used.iter().copied().zip(self.born..));
+        self.born += used.len() as u64 + u64::from(others);
+    }
+    /// What the caller of the next action allows, which is an allocation or a free.
+    pub fn allow(&mut self, manner: Manner) {
+        self.manner = manner;
     }
     /// The next operation, at so many nanoseconds of the trace's clock.
     pub fn begin(&mut self, time_ns: u64) {
@@ -467,7 +549,7 @@ impl Writer {
         put(&mut self.stream.columns[column as usize], n);
     }
     fn code(&mut self, code: Code, cpu: u32) {
-        let mut byte = code as u8;
+        let mut byte = code as u8 | (core::mem::take(&mut self.manner) as u8) << MANNER;
         if self.cpu != Some(cpu) {
             byte |= NEW_CPU;
             self.put(Column::Cpu, cpu.into());
@@ -492,7 +574,9 @@ impl Writer {
     /// # Panics
     /// If there is no such cache.
     pub fn alloc(&mut self, cpu: u32, cache: u32, ptr: u64, bytes: u64) {
+        let manner = core::mem::take(&mut self.manner);
         self.free(cpu, ptr);
+        self.manner = manner;
         self.of_cache(Code::Alloc, cpu, cache, bytes);
         self.objects.insert(ptr, self.born);
         self.born += 1;
@@ -553,9 +637,10 @@ impl Writer {
         self.put(Column::Block, self.blocks_born - 1 - number);
         Some(order)
     }
-    /// All caches are shrunk.
-    pub fn shrink(&mut self, cpu: u32) {
+    /// A cache is shrunk; `None`: all caches.
+    pub fn shrink(&mut self, cpu: u32, cache: Option<u32>) {
         self.code(Code::Shrink, cpu);
+        self.put(Column::Cache, cache.map_or(0, |cache| u64::from(cache) + 1));
     }
     /// The operation is a mark.
     pub fn mark(&mut self, text: String) {
@@ -620,6 +705,12 @@ mod tests {
         writer.free_pages(0, 65, 0);
         writer.begin(1_005_000);
         writer.alloc(0, 0, 0x2000, 192);
+        writer.start(0, 0, &[0x3000], 2, 7);
+        writer.allow(Manner::AfterGrace);
+        writer.free(0, 0x3000);
+        writer.shrink(0, Some(0));
+        writer.shrink(0, None);
+        writer.kernel("sheaves:min_partial=1".to_owned(), |cache| (cache == "dentry").then_some(60));
         writer.finish()
     }
 
@@ -647,6 +738,8 @@ mod tests {
         let again = Stream::read(&stream.write()).unwrap();
         assert_eq!(again, stream);
         assert_eq!((stream.operations, stream.tick_ns, stream.caches[1].from), (8, 100, 4));
+        assert_eq!((&*again.linux, again.caches[0].sheaf_capacity), ("sheaves:min_partial=1", Some(60)));
+        assert_eq!(again.caches[1].sheaf_capacity, None);
         assert_eq!(stream.marks, [Mark { operation: 4, text: "SNAP middle begin".to_owned() }]);
         let alloc = |cache, bytes| Action::Alloc { cache, bytes };
         assert_eq!(
@@ -662,7 +755,14 @@ mod tests {
                     (0, Action::SplitPages { age: 0, order: 0, halvings: 2 }),
                     (0, Action::FreePages { age: 2 })
                 ],
-                vec![(0, Action::Free { age: 1 }), (0, alloc(0, 0))],
+                vec![
+                    (0, Action::Free { age: 1 }),
+                    (0, alloc(0, 0)),
+                    (0, Action::Start { cache: 0, used: 3, free: 7 }),
+                    (0, Action::Free { age: 2 }),
+                    (0, Action::Shrink { cache: Some(0) }),
+                    (0, Action::Shrink { cache: None })
+                ],
             ]
         );
     }
@@ -672,8 +772,8 @@ mod tests {
         let bytes = sample().write();
         assert_eq!(Stream::read(b"# tracer: nop"), Err(StreamError::Other));
         let mut newer = bytes.clone();
-        newer[MAGIC.len()] = 3;
-        assert_eq!(Stream::read(&newer).unwrap_err().to_string(), "a stream of version 3: expected 2");
+        newer[MAGIC.len()] = 4;
+        assert_eq!(Stream::read(&newer).unwrap_err().to_string(), "a stream of version 4: expected 3");
         for len in MAGIC.len()..bytes.len() {
             assert_eq!(Stream::read(&bytes[..len]), Err(StreamError::Damaged), "the first {len} bytes");
         }

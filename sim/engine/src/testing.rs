@@ -3,7 +3,7 @@
 //!
 //! All of it panics where a law does not hold.
 
-use crate::design::{At, Design};
+use crate::design::{At, Design, Manner};
 use crate::model::{Deed, Given, Model, Policy};
 use crate::pages::Pages;
 use crate::slabs::Object;
@@ -31,7 +31,7 @@ pub struct Script<'p, P: Policy> {
 pub fn script<P: Policy>(size: u32, knobs: P::Knobs, play: impl FnOnce(&mut Script<'_, P>)) {
     PAGES.with(|pages| {
         let mut model = Model::<P>::new(pages, knobs).expect("knobs that it accepts");
-        let info = CacheInfo { name: "node".to_owned(), kind: Kind::Named, size, from: 0 };
+        let info = CacheInfo::new("node", Kind::Named, size);
         model.learn(&info).expect("objects that fit");
         play(&mut Script { model, objects: vec![], ns: 0 });
     });
@@ -39,13 +39,30 @@ pub fn script<P: Policy>(size: u32, knobs: P::Knobs, play: impl FnOnce(&mut Scri
 
 impl<P: Policy> Script<'_, P> {
     fn at(&self, cpu: u32) -> At {
-        At { cpu, ns: self.ns }
+        At::new(cpu, self.ns)
     }
     /// Allocates `n` objects, whose numbers go on from the last one's.
     pub fn alloc(&mut self, cpu: u32, n: usize) {
         for _ in 0..n {
             let object = self.model.alloc(self.at(cpu), 0, 0).expect("memory");
             self.objects.push(Some(object));
+        }
+        self.check();
+    }
+    /// The same, by a caller that may not block.
+    pub fn alloc_without_blocking(&mut self, cpu: u32, n: usize) {
+        for _ in 0..n {
+            let at = At { manner: Manner::NonBlocking, ..self.at(cpu) };
+            let object = self.model.alloc(at, 0, 0).expect("memory");
+            self.objects.push(Some(object));
+        }
+        self.check();
+    }
+    /// Frees these objects after a grace period.
+    pub fn free_after_grace(&mut self, cpu: u32, numbers: impl IntoIterator<Item = usize>) {
+        for number in numbers {
+            let object = self.objects[number].take().expect("freed once");
+            self.model.free(At { manner: Manner::AfterGrace, ..self.at(cpu) }, 0, object);
         }
         self.check();
     }
@@ -70,7 +87,7 @@ impl<P: Policy> Script<'_, P> {
     }
     /// All is given back that can be: objects of CPU layers, and slabs.
     pub fn shrink(&mut self) -> (u64, u64) {
-        let gone = self.model.shrink(self.at(0));
+        let gone = self.model.shrink(self.at(0), None);
         self.check();
         gone
     }

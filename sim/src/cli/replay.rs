@@ -66,7 +66,9 @@ pub(super) struct Args {
     /// Default: 20.
     #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = "20", value_parser = rows)]
     callers: Option<usize>,
-    /// Who answers, e.g. `slub,slub:cpu_partial=0,uslab`. With it the report shows how each design's slabs compare with the
+    /// Who answers, e.g. `linux,linux:slab_max_order=0,uslab`. `linux` is the policy of the kernel that was traced: its release is in
+    /// kernel.txt beside the trace (without it slab-attributes.tsv decides), its boot parameters are in cmdline.txt, the sizes of
+    /// its sheaves in slab-attributes.tsv. The report shows how each design's slabs compare with the
     /// kernel's own tables beside the trace; and the kernel's free pages, rebuilt from the trace's events, beside its
     /// buddyinfo. Designs and their knobs are listed at the end.
     #[arg(long, value_name = "NAME", value_delimiter = ',', conflicts_with_all = ["nodes", "magazine", "limit_memory", "snapshot_every", "strict", "all", "callers", "html"])]
@@ -111,6 +113,10 @@ fn help() -> String {
         let knobs = designs::knobs::<NoPolicy>(name).iter();
         designs.extend(knobs.map(|knob| format!("    {}: {knob}\n", knob.name)));
     }
+    designs += &format!(
+        "  {:12} the one of these that the traced kernel has, with its boot parameters\n",
+        designs::LINUX
+    );
     format!(
         "\
 Designs, and what is set on each with `:KEY=NUMBER`:

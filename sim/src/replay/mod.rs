@@ -18,13 +18,19 @@
 
 mod at;
 mod finish;
+mod from_before;
+mod hidden;
 mod kernel_pages;
+mod linux;
 mod moments;
 mod page;
 mod prediction;
 mod series;
 mod start;
+mod steps;
 mod stream;
+#[cfg(test)]
+mod testing;
 
 pub use at::{Moments, page_stream};
 pub use kernel_pages::{PageCause, PageCauseKind, PageError, PagesAt, ZonePages};
@@ -223,6 +229,7 @@ fn read(
 
 fn bundled_tables() -> Result<Tables, TraceError> {
     let texts = [
+        ("kernel.txt", "6.1.192"),
         ("before.slabinfo", include_str!("../../data/files-6.1.before.slabinfo")),
         ("before.buddyinfo", include_str!("../../data/files-6.1.before.buddyinfo")),
         ("before.zoneinfo", include_str!("../../data/files-6.1.before.zoneinfo")),
@@ -303,7 +310,9 @@ fn replay_to(
     let replayed = begun.elapsed().saturating_sub(run.checking);
     drop(stage);
     if let Some(to) = to {
-        *to = stream::of(title(&run.path), build.cpus, &[], &run.resolver, &ops, []);
+        hidden::put_in_order(&mut ops);
+        let traced = stream::Traced { resolver: &run.resolver, ops: &ops, tables };
+        *to = stream::of(title(&run.path), build.cpus, &[], traced, stream::Before::Slabs);
     }
     run.snapshot("the end of the trace", false);
     let taken =

@@ -4,9 +4,11 @@
 //! what the design has added since.
 
 use super::kernel_pages::{self, PagesAt};
+use super::linux;
 use super::prediction::{Beside, Prediction};
 use super::series::Series;
 use super::start::{Renamed, Start};
+use super::stream::{Before, Traced};
 use super::{Options, ReplayError, open};
 use crate::output::{Progress, grouped, table, text};
 use crate::trace::{CacheTally, PageSize, Tables};
@@ -29,6 +31,10 @@ pub struct DesignReport {
     pub cpus: u32,
     /// Operations of the trace.
     pub operations: u64,
+    /// The design that the traced kernel has, `linux`; `None` if nothing says which kernel it was.
+    pub linux: Option<String>,
+    /// What the recording lacks, and what that costs.
+    pub missing: Vec<&'static str>,
     /// What each design did.
     pub designs: Vec<DesignRun>,
     /// From the first design to the second, where that was asked for.
@@ -202,7 +208,7 @@ pub fn designs<P: Policy>(
     let start = predict.and_then(|beside| beside.start.as_deref());
     let start = start.map(|folder| Start::read(folder, progress)).transpose()?;
     let boots = predict.map(Beside::read).transpose()?;
-    let Input { trace, stream: traced, tables, pages, tallies, other } =
+    let Input { trace, stream: traced, tables, pages, tallies, missing, other } =
         Input::open(path, options, start.as_ref(), progress)?;
     let mut designs: Vec<DesignRun> = Vec::new();
     for spec in specs {
@@ -233,7 +239,9 @@ pub fn designs<P: Policy>(
     if let (Some(_), [_, to]) = (&other, &mut designs[..]) {
         to.moments.clear();
     }
-    Ok(DesignReport { trace, cpus: traced.cpus, operations: traced.operations, designs, prediction })
+    let linux = Some(traced.linux).filter(|linux| !linux.is_empty());
+    let (cpus, operations) = (traced.cpus, traced.operations);
+    Ok(DesignReport { trace, cpus, operations, linux, missing, designs, prediction })
 }
 
 /// A trace for designs, and what is known of the kernel that was traced.
@@ -244,6 +252,7 @@ struct Input {
     /// By moment.
     pages: FxHashMap<String, PagesAt>,
     tallies: FxHashMap<&'static str, Vec<CacheTally>>,
+    missing: Vec<&'static str>,
     /// The same operations and the tables as another kernel begins with them, where one is given.
     other: Option<(Stream, Tables)>,
 }
@@ -267,7 +276,7 @@ impl Input {
             }
             let (trace, tables) = (path.display().to_string(), Tables::beside(path)?);
             let (pages, tallies) = (<_>::default(), <_>::default());
-            return Ok(Self { trace, stream, tables, pages, tallies, other: None });
+            return Ok(Self { trace, stream, tables, pages, tallies, missing: vec![], other: None });
         }
         let (source, tables) = open(path, options)?;
         let stage = progress.stage("reading", source.progress().total.unwrap_or(0));
@@ -286,8 +295,11 @@ impl Input {
         let page_moves = recording.page_moves()?;
         let mut resolver = recording.resolve(tables.latest_slabinfo())?;
         let mut ops = std::iter::from_fn(|| resolver.next_op().transpose()).collect::<Result<Vec<_>, _>>()?;
+        super::hidden::put_in_order(&mut ops);
         let zones = kernel_pages::machine_zones(&ops, |mark| resolver.mark(mark), &tables);
-        let traced = super::stream::of(trace.clone(), cpus, &zones, &resolver, &ops, []);
+        let all = Traced { resolver: &resolver, ops: &ops, tables: &tables };
+        let traced = super::stream::of(trace.clone(), cpus, &zones, all, Before::Slabs);
+        let missing = linux::missing(all);
         let mark = |mark| resolver.mark(mark);
         let pages = kernel_pages::rebuild(&ops, &page_moves, mark, &tables, resolver.counts());
         let tallies = |moment: &str| resolver.tallies_at(&format!("SNAP {moment} begin")).to_vec();
@@ -295,10 +307,11 @@ impl Input {
         let other = start.map(|start| {
             let renamed = start.rename(&mut ops, &resolver);
             let renamed = renamed.into_iter().map(|Renamed { name, kind, size }| (name, kind, size));
-            let stream = super::stream::of(trace.clone(), cpus, &zones, &resolver, &ops, renamed);
-            (stream, start.tables(&tables))
+            let begin = Before::Other(renamed.collect(), start.kernel());
+            let all = Traced { resolver: &resolver, ops: &ops, tables: &tables };
+            (super::stream::of(trace.clone(), cpus, &zones, all, begin), start.tables(&tables))
         });
-        Ok(Self { trace, stream: traced, tables, pages, tallies, other })
+        Ok(Self { trace, stream: traced, tables, pages, tallies, missing, other })
     }
 }
 
@@ -457,7 +470,7 @@ impl Moment {
             let shown = if seen.is_some() { then.slabs() } else { 0 };
             let slabs = shown + unseen;
             let design = DesignAt {
-                slabs: slabs as i64 + added(now.slabs(), then.slabs()),
+                slabs: (slabs as i64 + added(now.slabs(), then.slabs())).max(0),
                 active_objs: active as i64 + added(now.active_objs(), then.active_objs()),
                 used: now.used,
                 objects_per_slab: now.per_slab,
@@ -512,6 +525,12 @@ const WORST: usize = 10;
 impl fmt::Display for DesignReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}: {} operations on {} CPUs", self.trace, grouped(self.operations), self.cpus)?;
+        if let Some(linux) = &self.linux {
+            writeln!(f, "The traced kernel's design, `linux`: {linux}")?;
+        }
+        for missing in &self.missing {
+            writeln!(f, "Missing: {missing}")?;
+        }
         for run in &self.designs {
             writeln!(f, "{}: {}", run.design, run.paths)?;
             if let Some(violated) = &run.violated {

@@ -7,7 +7,7 @@
 use super::ReplayError;
 use super::stream::kind;
 use crate::output::Progress;
-use crate::trace::{CacheId, CacheKind, Op, OpKind, Recording, Resolver, Source, Tables};
+use crate::trace::{Attributes, CacheId, CacheKind, Kernel, Op, OpKind, Recording, Resolver, Source, Tables};
 use rustc_hash::FxHashMap;
 use std::path::Path;
 use uslab::SlabInfo;
@@ -17,6 +17,7 @@ use uslab_engine::stream::Kind;
 #[derive(Debug)]
 pub(super) struct Start {
     before: SlabInfo,
+    kernel: Kernel,
     /// The cache that each alias stands for.
     aliases: FxHashMap<String, String>,
     /// The cache that a call site allocates from, by the whole text of the site; `None` where it allocates from several.
@@ -47,11 +48,10 @@ impl Start {
                 "--start {shown}: no before.slabinfo in it; expected a recording's folder"
             )));
         };
-        // It is there where `uslab record` has written it; where nothing was merged nobody misses it.
-        let attributes = std::fs::read_to_string(folder.join("slab-attributes.tsv")).unwrap_or_default();
         let mut start = Self {
-            aliases: aliases(&attributes, &before),
+            aliases: aliases(&tables.kernel.attributes, &before),
             before,
+            kernel: tables.kernel.clone(),
             sites: FxHashMap::default(),
             functions: FxHashMap::default(),
         };
@@ -131,6 +131,11 @@ impl Start {
         caches
     }
 
+    /// The other kernel.
+    pub(super) fn kernel(&self) -> &Kernel {
+        &self.kernel
+    }
+
     /// Tables of a kernel that stays as it began, at the moments of the traced one's.
     pub(super) fn tables(&self, traced: &Tables) -> Tables {
         let mut tables = traced.clone();
@@ -142,19 +147,14 @@ impl Start {
 }
 
 /// The function of a call site: `__d_alloc` of `__d_alloc+0x2b/0x1d0`. What compilers and allocation profiling hang on is left out.
-fn function(site: &str) -> &str {
+pub(super) fn function(site: &str) -> &str {
     let name = site.split(['+', '.']).next().unwrap_or_default();
     name.strip_suffix("_noprof").unwrap_or(name)
 }
 
 /// The cache of each alias. Links lead to an identifier (`:A-0000128`), which slabinfo knows by the name of its first cache.
-fn aliases(attributes: &str, before: &SlabInfo) -> FxHashMap<String, String> {
-    let links = attributes.lines().filter_map(|line| {
-        let mut fields = line.split('\t');
-        let (name, link) = (fields.next()?, fields.next()?);
-        link.starts_with(':').then_some((name, link))
-    });
-    let links: Vec<_> = links.collect();
+fn aliases(attributes: &Attributes, before: &SlabInfo) -> FxHashMap<String, String> {
+    let links: Vec<_> = attributes.links().collect();
     let shown = links.iter().filter(|(name, _)| before.get(name).is_some());
     let names: FxHashMap<&str, &str> = shown.map(|(name, link)| (*link, *name)).collect();
     links
@@ -175,6 +175,7 @@ mod tests {
         let before = "slabinfo - version: 2.1\n# name <active_objs> <num_objs> <objsize> <objperslab> <pagesperslab>\n";
         let mut start = Start {
             before: before.parse().expect("a table"),
+            kernel: Kernel::default(),
             aliases: FxHashMap::default(),
             sites: FxHashMap::default(),
             functions: FxHashMap::default(),
@@ -195,8 +196,10 @@ mod tests {
         let table: SlabInfo = format!("slabinfo - version: 2.1\n# name\n{}{}", row("pid"), row("dentry"))
             .parse()
             .expect("a table");
-        let attributes = "name\tlink\tobject_size\npid\t:A-0000128\t128\nrequest_sock\t:A-0000128\t120\ndentry\t-\t192\nlost\t:64\t64\n";
-        let found = aliases(attributes, &table);
+        let texts = "name\tlink\tobject_size\npid\t:A-0000128\t128\nrequest_sock\t:A-0000128\t120\ndentry\t-\t192\nlost\t:64\t64\n";
+        let text = |path: &Path| Ok(path.ends_with("slab-attributes.tsv").then_some(texts));
+        let tables = Tables::of(Path::new(""), text).expect("tables");
+        let found = aliases(&tables.kernel.attributes, &table);
         assert_eq!((found.get("request_sock").map(String::as_str), found.get("lost")), (Some("pid"), None));
     }
 }

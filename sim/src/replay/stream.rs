@@ -1,11 +1,16 @@
 //! A replay as a stream of operations, for the engine of pages: the same actions that the machine here performs.
 
-use crate::trace::{CacheKind, FreeOrigin, Op, OpKind, PageSize, PageUse, Pfn, Ptr, Resolver};
-use rustc_hash::FxHashMap;
+use super::from_before::slabs_from_before;
+use super::hidden::{deaths, hidden_allocations};
+use super::linux;
+use super::steps::{readings, shrinks};
+use crate::trace::{CacheKind, FreeOrigin, Kernel, Op, OpKind, PageSize, PageUse, Pfn, Resolver, Tables};
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 use uslab_buddy::ZoneKind;
+use uslab_engine::design::Manner;
 use uslab_engine::stream::{Kind, MAGIC};
 use uslab_engine::{Stream, Writer};
 
@@ -17,24 +22,81 @@ pub fn is_converted(path: &Path) -> bool {
         && first == *MAGIC
 }
 
-/// The operations as a stream, with each hidden allocation at its likely time; its first caches by other names, if there are.
+/// A trace, and what its folder tells.
+#[derive(Clone, Copy)]
+pub(super) struct Traced<'t> {
+    pub(super) resolver: &'t Resolver,
+    pub(super) ops: &'t [Op],
+    pub(super) tables: &'t Tables,
+}
+
+/// What there is before the first operation.
+pub(super) enum Before<'k> {
+    /// The slabs that the trace shows.
+    Slabs,
+    /// Nothing: another kernel, whose caches have these names, kinds and sizes.
+    Other(Vec<(String, Kind, u32)>, &'k Kernel),
+}
+
+/// The operations as a stream, with each hidden event at its likely time.
 pub(super) fn of(
     title: String,
     cpus: u32,
     zones: &[(ZoneKind, u32)],
-    resolver: &Resolver,
-    ops: &[Op],
-    renamed: impl IntoIterator<Item = (String, Kind, u32)>,
+    traced: Traced<'_>,
+    before: Before<'_>,
 ) -> Stream {
+    let Traced { resolver, ops, tables } = traced;
+    let (shrinks, deaths, readings) = (shrinks(traced), deaths(traced), readings(traced));
+    let late: FxHashMap<_, _> = readings.iter().map(|(mark, read)| (*read, *mark)).collect();
     let mut early = hidden_allocations(ops, |ptr| resolver.page_of(ptr)).into_iter().peekable();
     let mut writer = Writer::new(title, cpus);
     zones.iter().for_each(|(kind, pages)| writer.zone(*kind, *pages));
-    for (name, kind, size) in renamed {
-        writer.cache(name, kind, size);
+    let (mut slabs, mut kernel) = (vec![], &tables.kernel);
+    match before {
+        Before::Slabs => slabs = slabs_from_before(traced),
+        Before::Other(caches, other) => {
+            kernel = other;
+            caches.into_iter().for_each(|(name, kind, size)| writer.cache(name, kind, size));
+        }
     }
+    let mut from_before: FxHashSet<u64> = FxHashSet::default();
     for (at, op) in ops.iter().enumerate() {
         let cpu = u32::from(op.cpu) % cpus;
+        writer.begin(op.time_ns);
+        for slab in slabs.drain(..) {
+            learn(&mut writer, resolver, slab.cache.0 as usize + 1);
+            let others = slab.objects - slab.used.len() as u32 - slab.free;
+            writer.start(cpu, slab.cache.0, &slab.used, others, slab.free);
+            from_before.extend(slab.used);
+        }
         write(&mut writer, resolver, op, cpu);
+        if let OpKind::Free { ptr, origin: FreeOrigin::PreTrace, .. } = op.kind
+            && from_before.remove(&ptr.0)
+        {
+            writer.free(cpu, ptr.0);
+        }
+        let marked = late.get(&at).copied().or(Some(at).filter(|at| !readings.contains_key(at)));
+        if let Some(OpKind::Mark { text }) = marked.map(|marked| ops[marked].kind) {
+            writer.mark(resolver.mark(text));
+        }
+        match shrinks.get(&at) {
+            None => {}
+            Some(None) => writer.shrink(cpu, None),
+            Some(Some(folder)) => {
+                let attributes = &tables.kernel.attributes;
+                let known = resolver.caches().get(..writer.caches()).unwrap_or_default();
+                for (info, number) in known.iter().zip(0..) {
+                    if info.kind != CacheKind::KmallocLarge && attributes.folder(&info.name) == folder {
+                        writer.shrink(cpu, Some(number));
+                    }
+                }
+            }
+        }
+        for ptr in deaths.get(&at).into_iter().flatten() {
+            writer.allow(Manner::AfterGrace);
+            writer.free(cpu, *ptr);
+        }
         while let Some((_, free)) = early.next_if(|(then, _)| *then == at) {
             if let OpKind::Free { cache, ptr, .. } = ops[free].kind {
                 learn(&mut writer, resolver, cache.0 as usize + 1);
@@ -43,39 +105,8 @@ pub(super) fn of(
         }
     }
     learn(&mut writer, resolver, resolver.caches().len());
+    writer.kernel(linux::design(kernel), |cache| kernel.attributes.number(cache, "sheaf_capacity"));
     writer.finish()
-}
-
-/// When objects were allocated that the trace shows the frees of only: the operation, and that of the free; in order.
-///
-/// Bulk allocation has no event. It takes whole slabs as they are made, so an object that was never seen since its page was
-/// handed out was allocated there and then. Of others nothing can be said.
-fn hidden_allocations(ops: &[Op], page_of: impl Fn(Ptr) -> Option<Pfn>) -> Vec<(usize, usize)> {
-    let (mut handed_out, mut seen) = (FxHashMap::default(), FxHashMap::default());
-    let mut found = Vec::new();
-    for (at, op) in ops.iter().enumerate() {
-        match op.kind {
-            OpKind::PageAlloc { pfn, order, .. } => {
-                handed_out.extend((pfn.0..pfn.0 + (1 << order)).map(|page| (page, at)));
-            }
-            OpKind::PageFree { pfn, order, .. } => {
-                (pfn.0..pfn.0 + (1 << order)).for_each(|page| _ = handed_out.remove(&page));
-            }
-            OpKind::Free { ptr, origin, .. } => {
-                let last = seen.insert(ptr.0, at);
-                let then = page_of(ptr).and_then(|page| handed_out.get(&page.0).copied());
-                if origin == FreeOrigin::HiddenAlloc
-                    && let Some(then) = then.filter(|then| last.is_none_or(|last| last < *then))
-                {
-                    found.push((then, at));
-                }
-            }
-            OpKind::Alloc { ptr, .. } | OpKind::HiddenFree { ptr, .. } => _ = seen.insert(ptr.0, at),
-            OpKind::Mark { .. } => {}
-        }
-    }
-    found.sort_unstable();
-    found
 }
 
 /// Makes the first `n` caches known, with the operation that has begun.
@@ -85,14 +116,16 @@ fn learn(to: &mut Writer, resolver: &Resolver, n: usize) {
     }
 }
 
-/// One operation, on `cpu` of the machine.
+/// An operation that has begun, on `cpu` of the machine.
 fn write(to: &mut Writer, resolver: &Resolver, op: &Op, cpu: u32) {
-    to.begin(op.time_ns);
     if let OpKind::Alloc { cache, .. } | OpKind::Free { cache, .. } = op.kind {
         learn(to, resolver, cache.0 as usize + 1);
     }
     match op.kind {
-        OpKind::Alloc { cache, ptr, bytes_alloc, .. } => to.alloc(cpu, cache.0, ptr.0, bytes_alloc.into()),
+        OpKind::Alloc { cache, ptr, bytes_alloc, may_block, .. } => {
+            to.allow(if may_block { Manner::Plain } else { Manner::NonBlocking });
+            to.alloc(cpu, cache.0, ptr.0, bytes_alloc.into());
+        }
         OpKind::Free { ptr, origin: FreeOrigin::Matched { .. }, .. } | OpKind::HiddenFree { ptr, .. } => {
             to.free(cpu, ptr.0);
         }
@@ -114,13 +147,7 @@ fn write(to: &mut Writer, resolver: &Resolver, op: &Op, cpu: u32) {
             }
         }
         OpKind::PageAlloc { .. } | OpKind::PageFree { .. } => {}
-        OpKind::Mark { text } => {
-            let text = resolver.mark(text);
-            to.mark(text.to_owned());
-            if text == "SHRINK end" {
-                to.shrink(cpu);
-            }
-        }
+        OpKind::Mark { .. } => {}
     }
 }
 
@@ -144,20 +171,6 @@ pub(super) fn our_blocks(size: PageSize, pfn: Pfn, order: u8) -> impl Iterator<I
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trace::{CacheId, PageFreeOrigin, SiteId};
-
-    const CACHE: CacheId = CacheId(0);
-
-    fn ops(kinds: impl IntoIterator<Item = OpKind>) -> Vec<Op> {
-        kinds
-            .into_iter()
-            .zip(1..)
-            .map(|(kind, line)| Op { line, time_ns: 0, cpu: 0, task: None, kind })
-            .collect()
-    }
-    fn hidden(ptr: u64) -> OpKind {
-        OpKind::Free { cache: CACHE, ptr: Ptr(ptr), origin: FreeOrigin::HiddenAlloc }
-    }
 
     #[test]
     fn larger_pages_are_blocks_of_ours_side_by_side() {
@@ -169,35 +182,5 @@ mod tests {
         let largest = blocks(PageSize::Kib64, 1 << 13, 13);
         assert_eq!(largest.len(), 128);
         assert!((0..).zip(&largest).all(|(i, block)| *block == ((1 << 17) + (i << 10), 10)));
-    }
-
-    #[test]
-    fn an_object_that_was_never_seen_since_its_page_was_handed_out_was_allocated_there() {
-        let usage = PageUse::Slab;
-        let slab = OpKind::PageAlloc { pfn: Pfn(4), order: 1, migratetype: 0, usage };
-        let origin = PageFreeOrigin::Unseen;
-        let gone = OpKind::PageFree { pfn: Pfn(4), order: 1, origin, usage };
-        let alloc = |ptr| OpKind::Alloc {
-            cache: CACHE,
-            ptr: Ptr(ptr),
-            site: SiteId(0),
-            bytes_req: 8,
-            bytes_alloc: 8,
-        };
-        let matched =
-            |ptr| OpKind::Free { cache: CACHE, ptr: Ptr(ptr), origin: FreeOrigin::Matched { alloc_cpu: 0 } };
-        let ops = ops([
-            hidden(0x4000), // 0: of a page that nobody saw handed out
-            slab,           // 1
-            hidden(0x5008), // 2: on its second page
-            alloc(0x4010),
-            matched(0x4010),
-            hidden(0x4010), // 5: seen since, so nothing can be said
-            hidden(0x4000), // 6: seen before the page was handed out only
-            gone,
-            hidden(0x4018), // 8: the page is gone
-        ]);
-        assert_eq!(hidden_allocations(&ops, |ptr| Some(Pfn(ptr.0 >> 12))), [(1, 2), (1, 6)]);
-        assert_eq!(hidden_allocations(&ops, |_| None), [], "hashed addresses");
     }
 }

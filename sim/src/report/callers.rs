@@ -95,7 +95,7 @@ impl Watch {
             self.times = Some((first.min(op.time_ns), last.max(op.time_ns)));
         }
         match op.kind {
-            OpKind::Alloc { cache, ptr, site, bytes_req, bytes_alloc } => {
+            OpKind::Alloc { cache, ptr, site, bytes_req, bytes_alloc, .. } => {
                 self.operations += 1;
                 let tally = self.sites.entry(site).or_default();
                 tally.bytes_alloc += u64::from(bytes_alloc);

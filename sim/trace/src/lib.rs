@@ -42,6 +42,7 @@ mod fields;
 mod fleetbench;
 mod foreign;
 mod ftrace;
+mod kernel;
 mod line;
 mod names;
 mod op;
@@ -76,6 +77,7 @@ pub use facts::{
     SlabinfoSpan, SlabinfoSum,
 };
 pub use foreign::Foreign;
+pub use kernel::{Attributes, Kernel};
 pub use line::{Format, HeaderFact, Line, Parser, Reject, Strings};
 pub use names::NameSources;
 pub use op::{

@@ -62,6 +62,8 @@ pub enum OpKind {
         bytes_req: u32,
         /// Bytes it takes.
         bytes_alloc: u32,
+        /// The flags allow the caller to sleep.
+        may_block: bool,
     },
     /// Free an object. Unless it is [`FreeOrigin::Matched`], nothing is live at the pointer.
     Free {

@@ -56,6 +56,8 @@ pub struct Resolver {
     /// Pages handed out now, by blocks whose allocation was seen.
     pages_out: u64,
     pub(super) tally: Tally,
+    /// By flags.
+    may_block: Vec<Option<bool>>,
     /// Operations of the current record; those from `next` on are still to be given.
     pending: Vec<Op>,
     next: usize,
@@ -244,10 +246,22 @@ impl Recording {
             on_page: FxHashMap::default(),
             pages_out: 0,
             tally: Tally::default(),
+            may_block: Vec::new(),
             pending: Vec::new(),
             next: 0,
         })
     }
+}
+
+/// Returns `true` if flags of an allocation, as the kernel prints them, have direct reclaim.
+fn may_block(flags: &str) -> bool {
+    const BLOCKING: [&str; 6] =
+        ["GFP_KERNEL", "GFP_NOFS", "GFP_NOIO", "GFP_USER", "GFP_HIGHUSER", "GFP_TRANSHUGE"];
+    flags.split('|').any(|flag| match flag {
+        "__GFP_DIRECT_RECLAIM" | "__GFP_RECLAIM" => true,
+        "GFP_TRANSHUGE_LIGHT" => false,
+        _ => BLOCKING.iter().any(|name| flag.starts_with(name)),
+    })
 }
 
 impl Resolver {
@@ -403,9 +417,19 @@ impl Resolver {
         if let Some(pfn) = pfn {
             self.slab_page_used(pfn, cache);
         }
-        let Shape { site, bytes_req, bytes_alloc, .. } = shape;
-        let kind = OpKind::Alloc { cache, ptr, site: SiteId(site.0), bytes_req, bytes_alloc };
+        let Shape { site, bytes_req, bytes_alloc, gfp, .. } = shape;
+        let may_block = self.may_block(gfp);
+        let kind = OpKind::Alloc { cache, ptr, site: SiteId(site.0), bytes_req, bytes_alloc, may_block };
         self.push(record, kind);
+    }
+
+    fn may_block(&mut self, gfp: Symbol) -> bool {
+        let at = gfp.0 as usize;
+        if at >= self.may_block.len() {
+            self.may_block.resize(at + 1, None);
+        }
+        let flags = &self.names.strings().gfp;
+        *self.may_block[at].get_or_insert_with(|| may_block(&flags.text(gfp)))
     }
 
     fn alloc_over_live(&mut self, record: &Record, ptr: Ptr, last: Object) {

@@ -9,6 +9,7 @@ use std::path::Path;
 
 use super::error::TraceError;
 use super::event::Pfn;
+use super::kernel::Kernel;
 use super::page_size::PageSize;
 use super::slabinfo::KernelSlabInfo;
 use uslab::SlabInfo;
@@ -32,6 +33,8 @@ pub struct Snapshot {
     pub zones: Option<Vec<ZoneSpan>>,
     /// Pages in per-CPU lists.
     pub percpu: Option<u64>,
+    /// The folders of `/sys/kernel/slab`, in their order, without links; empty if that was not recorded.
+    pub folders: Vec<String>,
 }
 
 impl Snapshot {
@@ -86,6 +89,8 @@ pub struct ZoneSpan {
 pub struct Tables {
     /// The moments that have tables, in time order.
     pub snapshots: Vec<Snapshot>,
+    /// The kernel that they are from.
+    pub kernel: Kernel,
 }
 
 impl Tables {
@@ -130,11 +135,13 @@ impl Tables {
             let zoneinfo = folder.join(format!("{moment}.zoneinfo"));
             let percpu = table(&zoneinfo, &text, percpu_pages)?;
             let zones = table(&zoneinfo, &text, zone_spans)?;
+            let folders =
+                table(&folder.join(format!("{moment}.sysfs-slab.tsv")), &text, folders)?.unwrap_or_default();
             if slabinfo.is_some() || free_blocks.is_some() || percpu.is_some() {
-                snapshots.push(Snapshot { moment, slabinfo, free_blocks, zones, percpu });
+                snapshots.push(Snapshot { moment, slabinfo, free_blocks, zones, percpu, folders });
             }
         }
-        Ok(Self { snapshots })
+        Ok(Self { snapshots, kernel: Kernel::of(folder, &text)? })
     }
 
     /// The tables of a moment.
@@ -156,7 +163,7 @@ impl Tables {
     }
 }
 
-fn table<T, S: AsRef<str>>(
+pub(super) fn table<T, S: AsRef<str>>(
     path: &Path,
     text: impl Fn(&Path) -> Result<Option<S>, TraceError>,
     parse: impl Fn(&str) -> Result<T, (u64, &'static str)>,
@@ -171,6 +178,14 @@ fn slabinfo(text: &str) -> Result<SlabInfo, (u64, &'static str)> {
         Some(fault) => Err((fault.line, fault.expected)),
         None => Ok(read.table),
     }
+}
+
+/// Reads the first column.
+fn folders(text: &str) -> Result<Vec<String>, (u64, &'static str)> {
+    if !text.starts_with("name\t") {
+        return Err((1, "a row of attributes' names, the first one `name`"));
+    }
+    Ok(text.lines().skip(1).filter_map(|line| line.split('\t').next()).map(str::to_owned).collect())
 }
 
 /// Reads `Node 0, zone DMA32  2  1  2 ...`: the n-th number counts blocks of `2^n` pages.

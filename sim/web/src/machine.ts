@@ -17,7 +17,7 @@ const RING = 7, OUTER = 3, PAD = RING + OUTER + 2; // pixels: a ring's radius, h
 const GAP = 12; // pixels between two lists of a lane
 
 /** What CPUs share above the slabs, as designs call it; those that share nothing have none. */
-const SHARED: Record<string, string> = { slub: '', bonwick94: '', sheaves: 'barn', slab: 'shared array' };
+const SHARED: Record<string, string> = { slub: '', bonwick94: '', sheaves: 'barn', 'sheaves-6.18': 'barn', slab: 'shared array' };
 
 /** How slabs of one list are drawn: `rows` dots high, each so many pixels. */
 interface Dots {

@@ -307,7 +307,7 @@ pub fn run<P: Policy>(
     seed: u64,
 ) -> Result<Outcome, ClockError> {
     let cpus = pages.allocator().cpus().count();
-    let object = CacheInfo { name: "object".to_owned(), kind: Kind::Named, size, from: 0 };
+    let object = CacheInfo::new("object", Kind::Named, size);
     let team = Team::new(workload, cpus, operations, seed);
     drive::<P, _>(pages, knobs, &[object], team, profile, operations * u64::from(cpus), workload.think_ns())
 }
@@ -348,7 +348,7 @@ fn drive<'p, P: Policy, S: Source<Given<'p>>>(
     let (mut done, mut end, mut busy) = (0, 0.0_f64, 0.0);
     let mut ticked = 1;
     while let Some(Reverse((Moment(now), cpu))) = next.pop() {
-        let at = At { cpu, ns: now as u64 };
+        let at = At::new(cpu, now as u64);
         let (cache, came) = match source.next(cpu, now) {
             Next::Alloc { cache, bytes } => {
                 (cache, Some(model.alloc(at, cache, bytes).map_err(|_| ClockError::NoMemory(cpus))?))

@@ -1,7 +1,7 @@
 use super::*;
 use crate::models::bonwick94::{self, Bonwick94};
 use crate::models::magazines01::{self, Magazines01};
-use crate::models::sheaves::{self, Sheaves};
+use crate::models::sheaves::{self, Node, Sheaves};
 use crate::models::slab::{self, Slab};
 use crate::models::slub::{self, Slub};
 use crate::models::uslab::{self, Uslab};
@@ -187,7 +187,7 @@ fn every_workload_ends_on_every_number_of_cpus_and_loses_nothing() {
             let all = [
                 point::<Uslab>(uslab::Knobs::default(), workload, cpus, 1),
                 point::<Slub>(slub::Knobs::default(), workload, cpus, 1),
-                point::<Sheaves>(
+                point::<Sheaves<Node>>(
                     sheaves::Knobs { sheaf_capacity: Some(28), ..<_>::default() },
                     workload,
                     cpus,

@@ -1,7 +1,8 @@
 //! A recorded stream back to back: each CPU does its own operations as fast as it can.
 //!
 //! Times of the recording count for nothing. What holds is the order of each CPU's operations, and that an object is freed after
-//! it was allocated: a free on another CPU waits for that. Pages that others than caches take, marks and shrinks are left out.
+//! it was allocated: a free on another CPU waits for that. Pages that others than caches take, marks, shrinks and objects
+//! from before it are left out.
 
 use super::source::{Next, Source};
 use crate::stream::{Action, Reader, Stream};
@@ -13,6 +14,9 @@ pub(super) struct Trace<O> {
     at: Vec<usize>,
     objects: Vec<Slot<O>>,
 }
+
+/// The number of all objects from before the stream.
+const FROM_BEFORE: u32 = u32::MAX;
 
 #[derive(Clone, Copy, Debug)]
 enum Step {
@@ -55,7 +59,12 @@ impl<O> Trace<O> {
                     Action::Free { age } => {
                         let number = (born.len() as u64).checked_sub(age.checked_add(1)?)?;
                         let (object, cache) = born[number as usize].take()?;
-                        steps.push(Step::Free { cache, object });
+                        if object != FROM_BEFORE {
+                            steps.push(Step::Free { cache, object });
+                        }
+                    }
+                    Action::Start { cache, used, .. } => {
+                        born.extend((0..used).map(|_| Some((FROM_BEFORE, cache))));
                     }
                     _ => {}
                 }

@@ -1,123 +1,192 @@
-//! A model of SLUB with sheaves, as Linux 6.18 has it: arrays of objects for each CPU, and a barn of full and empty ones.
+//! Models of SLUB with sheaves: arrays of objects for each CPU, and a barn of full and empty ones. Linux 7.x has them for every
+//! cache ([`Node`] below them), 6.18 and 6.19 for two caches, above the slabs of CPUs ([`Slub`] below them).
 //!
 //! ```text
-//!   CPU 0: main [o o o .]  spare [. . . .]     CPU 1: main, spare      the spare sheaf is full, empty or missing
+//!   CPU 0: main [o o o .]  spare [. . . .]  rcu [o . . .]     CPU 1 ...     the spare sheaf is full, empty or missing
 //!              └───────── whole sheaves ─────────┘
 //!                barn: at most 10 full, 10 empty
-//!                          │ whole sheaves' worth of objects
-//!                   slabs as [`slub`](super::slub)
+//!                          │ as many objects as a sheaf has room for
+//!              7.x: the node's partial slabs        6.18: as [`slub`](super::slub)
 //! ```
 //!
-//! - **Allocate**: from the main sheaf. If that is empty: the spare one, if it has objects; then a full one of the barn for the
-//!   empty one; then an empty sheaf, the spare one or another, is filled from slabs and becomes the main one.
-//! - **Free**: to the main sheaf. If that is full: the spare one, if it has room; if there is no spare one, an empty sheaf of
-//!   the barn or a new one; then an empty one of the barn for the full one. A barn that has ten full ones takes no more: the
-//!   spare sheaf is emptied to the slabs instead.
-//! - **Shrink**: all sheaves are emptied to the slabs, and slabs go as SLUB's do.
+//! - **Allocate**: from the main sheaf. If it is empty: swap it with the spare sheaf, if that has objects; else exchange it for a
+//!   full sheaf of the barn; else fill an empty sheaf, the spare one or another, and make it the main sheaf. In 6.18 a request that
+//!   may not block does not fill a sheaf: one object comes from below.
+//! - **Free**: to the main sheaf. If it is full: swap it with the spare sheaf, if that has room; if there is no spare sheaf, the
+//!   main sheaf becomes it; else exchange it for an empty sheaf of the barn. A barn with ten full sheaves takes no more: the spare
+//!   sheaf is flushed.
+//! - **Free after a grace period**: to the CPU's rcu sheaf. When it is full, it waits for a grace period as a whole. Then it goes to
+//!   the barn, or is flushed if the barn has ten full sheaves.
+//! - **Refill** (7.x): slabs leave the front of the node's list until their free objects fill the sheaf. The one that was taken last
+//!   gives its objects first. The rest of a slab goes to the back of the list, slabs that were not needed to its front, and
+//!   empty ones to the page allocator if the list has [`min_partial`](Knobs::min_partial) slabs. Then new slabs are made; what
+//!   is left of one goes to the front.
+//! - **Flush** (7.x): from the last object to the first, each with those of its slab that follow closely. A slab that was full goes
+//!   to the back of the list; one that falls empty to the page allocator, if the list has `min_partial` slabs.
+//! - **Shrink**: all sheaves are flushed, empty slabs are freed, and the list is sorted, fullest first.
 //!
-//! Objects in sheaves count as active. In 6.18 two caches have sheaves, `maple_node` and `vm_area_struct`, of 32 objects each;
-//! all others are plain SLUB. With `sheaf_capacity=N` all have them, of at least so many objects.
+//! Objects in sheaves count as active in `/proc/slabinfo`.
 //!
-//! Source: `Documentation/ABI` and the patch series "SLUB percpu sheaves", in our own words. A stream does not tell
-//! `kfree_rcu` from `kfree`, so there are no sheaves that wait for a grace period.
+//! Source: `Documentation/ABI`, LWN "Slabs, sheaves, and barns", the cover letters of "SLUB percpu sheaves" and of "slab: replace cpu
+//! (partial) slabs with sheaves", in our own words.
 
-use super::slub::{self, Slub};
-use crate::design::NoMemory;
+use super::slub::{self, FULL, PARTIAL, Slub};
+use crate::design::{Manner, NoMemory};
 use crate::held::{Held, Holder, OwnSlabs};
-use crate::model::{Deed, Knob, Op, Policy};
-use crate::slabs::Object;
+use crate::model::{Deed, Knob, Op, Policy, by_geometry};
+use crate::slabs::{End, Object};
 use crate::stream::CacheInfo;
 use serde::Deserialize;
+use std::collections::VecDeque;
 use uslab::{Geometry, GeometryError};
 use uslab_magazine::Cpus;
 
-/// What can be set: that of SLUB, and the sheaves' size.
+/// SLUB's options, and the sheaves' size.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Knobs {
-    /// Objects of a sheaf, for all caches; `None`: as 6.18 has it.
+    /// Objects of a sheaf, for all caches; 0 is none. `None` is as recorded, or else as the kernel computes it.
     pub sheaf_capacity: Option<usize>,
     /// As in [`slub::Knobs`].
     pub cpu_partial: Option<u32>,
     /// As in [`slub::Knobs`].
     pub min_partial: Option<usize>,
+    /// As in [`slub::Knobs`].
+    pub slab_min_objects: Option<u32>,
+    /// As in [`slub::Knobs`].
+    pub slab_min_order: Option<u8>,
+    /// As in [`slub::Knobs`].
+    pub slab_max_order: Option<u8>,
 }
 
 impl Knobs {
     fn slub(&self) -> slub::Knobs {
-        let Self { cpu_partial, min_partial, .. } = *self;
-        slub::Knobs { cpu_partial, min_partial, ..slub::Knobs::default() }
+        let Self { cpu_partial, min_partial, slab_min_objects, slab_min_order, slab_max_order, .. } = *self;
+        slub::Knobs { cpu_partial, min_partial, slab_min_objects, slab_min_order, slab_max_order, cpus: None }
     }
 }
 
 /// Full sheaves that a barn takes, and empty ones.
 const BARN: usize = 10;
+/// Nanoseconds that a full rcu sheaf waits: a grace period of a machine that is not idle.
+const GRACE: u64 = 20_000_000;
+
+/// What is below sheaves: it fills them, and takes what they give up.
+pub trait Below: std::fmt::Debug + Sized {
+    /// The design's name.
+    const NAME: &'static str;
+    /// The design in a line.
+    const ABOUT: &'static str;
+    /// See [`Policy::KNOBS`].
+    const KNOBS: &'static [Knob];
+
+    /// Objects of a sheaf, as the kernel computes it; 0: the cache has no sheaves.
+    fn capacity(name: &str, stride: usize) -> usize;
+    /// Without slabs.
+    fn new(info: &CacheInfo, cpus: Cpus, geometry: &Geometry, knobs: &Knobs) -> Self;
+    /// Returns `true` if such a request may fill a sheaf.
+    fn refills(manner: Manner) -> bool;
+    /// One object, past the sheaves.
+    ///
+    /// # Errors
+    /// There is no memory.
+    fn one(&mut self, op: &mut Op<'_>) -> Result<Object, NoMemory>;
+    /// As many objects as a sheaf has room for, or fewer without memory.
+    fn refill(&mut self, op: &mut Op<'_>, sheaf: &mut Vec<Object>, room: usize);
+    /// Takes objects of one slab.
+    fn take_back(&mut self, op: &mut Op<'_>, objects: &[Object]);
+    /// See [`Policy::shrink`].
+    fn shrink(&mut self, op: &mut Op<'_>);
+    /// See [`Policy::own_slabs`].
+    fn own_slabs(&self) -> Vec<OwnSlabs>;
+}
 
 /// A cache with sheaves.
 #[derive(Debug)]
-pub struct Sheaves {
+pub struct Sheaves<B> {
     /// Objects of a sheaf; 0: none.
     capacity: usize,
     cpus: Vec<Cpu>,
     full: Vec<Vec<Object>>,
     /// Empty sheaves of the barn.
     empty: usize,
-    slub: Slub,
+    /// Full rcu sheaves, with the time at which their grace period ends.
+    in_grace: VecDeque<(u64, Vec<Object>)>,
+    below: B,
 }
 
 #[derive(Clone, Debug, Default)]
 struct Cpu {
     main: Vec<Object>,
-    /// Full or empty, where there is one.
+    /// Full or empty, if there is one.
     spare: Option<Vec<Object>>,
+    /// Objects that are free after a grace period.
+    rcu: Vec<Object>,
 }
 
-impl Policy for Sheaves {
-    const NAME: &'static str = "sheaves";
-    const ABOUT: &'static str = "a model of SLUB in Linux 6.18: two sheaves for each CPU, and a barn";
+const SHEAF_CAPACITY: Knob = Knob {
+    name: "sheaf_capacity",
+    means: "objects of a sheaf (0: no sheaves)",
+    range: 0..=u32::MAX as u64,
+    default: |size, cpus| by_geometry::<Slub>(size, cpus, |geometry| capacity_by_size(geometry.stride())),
+};
+
+/// As the kernel computes it: a base by size, and as many more as fill the memory of the sheaf, whose header has 32 bytes.
+fn capacity_by_size(stride: usize) -> usize {
+    let base = match stride {
+        4096.. => 4,
+        1024.. => 12,
+        256.. => 26,
+        _ => 60,
+    };
+    let bytes = (32 + 8 * base as usize).next_power_of_two();
+    (bytes - 32) / 8
+}
+
+impl<B: Below> Policy for Sheaves<B> {
+    const NAME: &'static str = B::NAME;
+    const ABOUT: &'static str = B::ABOUT;
     type Knobs = Knobs;
-    const KNOBS: &'static [Knob] = &[
-        Knob {
-            name: "sheaf_capacity",
-            means: "objects of a sheaf; not set, only maple_node and vm_area_struct have sheaves, of 32",
-            range: 1..=u32::MAX as u64,
-            default: |_, _| 0,
-        },
-        slub::CPU_PARTIAL_KNOB,
-        slub::MIN_PARTIAL_KNOB,
-    ];
+    const KNOBS: &'static [Knob] = B::KNOBS;
     const LISTS: &'static [&'static str] = Slub::LISTS;
+    const SHARED_LISTS: Option<(u8, u8)> = Slub::SHARED_LISTS;
 
     fn geometry(size: usize, cpus: u32, knobs: &Knobs) -> Result<Geometry, GeometryError> {
         Slub::geometry(size, cpus, &knobs.slub())
     }
     fn new(info: &CacheInfo, cpus: Cpus, geometry: &Geometry, knobs: &Knobs) -> Self {
-        let capacity = match (&*info.name, knobs.sheaf_capacity) {
-            (_, Some(capacity)) => capacity,
-            ("maple_node" | "vm_area_struct", None) => 32,
-            _ => 0,
-        };
+        let recorded = info.sheaf_capacity.map(|capacity| capacity as usize);
+        let computed = || B::capacity(&info.name, geometry.stride());
         Self {
-            capacity,
+            capacity: knobs.sheaf_capacity.or(recorded).unwrap_or_else(computed),
             cpus: vec![Cpu::default(); cpus.count() as usize],
             full: vec![],
             empty: 0,
-            slub: Slub::new(info, cpus, geometry, &knobs.slub()),
+            in_grace: VecDeque::new(),
+            below: B::new(info, cpus, geometry, knobs),
         }
     }
 
     fn alloc(&mut self, op: &mut Op<'_>) -> Result<Object, NoMemory> {
         if self.capacity == 0 {
-            return self.slub.alloc(op);
+            return self.below.one(op);
         }
+        self.end_grace(op);
         if self.cpus[op.cpu as usize].main.is_empty() {
-            self.fill_main(op)?;
+            self.fill_main(op);
         }
-        self.cpus[op.cpu as usize].main.pop().ok_or(NoMemory)
+        match self.cpus[op.cpu as usize].main.pop() {
+            Some(object) => Ok(object),
+            None => self.below.one(op),
+        }
     }
     fn free(&mut self, op: &mut Op<'_>, object: Object) {
         if self.capacity == 0 {
-            return self.slub.free(op, object);
+            return self.below.take_back(op, &[object]);
+        }
+        self.end_grace(op);
+        if op.manner == Manner::AfterGrace {
+            return self.free_after_grace(op, object);
         }
         if self.cpus[op.cpu as usize].main.len() == self.capacity {
             self.make_room(op);
@@ -125,13 +194,22 @@ impl Policy for Sheaves {
         self.cpus[op.cpu as usize].main.push(object);
     }
     fn shrink(&mut self, op: &mut Op<'_>) -> u64 {
-        let cpus = self.cpus.iter_mut().map(core::mem::take);
-        let sheaves = cpus.flat_map(|cpu| [cpu.main, cpu.spare.unwrap_or_default()]);
-        let objects: Vec<_> = sheaves.chain(self.full.drain(..)).flatten().collect();
+        let mut held = 0;
+        for cpu in self.cpus.iter_mut().map(core::mem::take).collect::<Vec<_>>() {
+            for sheaf in [cpu.spare.unwrap_or_default(), cpu.rcu, cpu.main] {
+                held += sheaf.len() as u64;
+                self.flush(op, sheaf);
+            }
+        }
+        let in_grace: Vec<_> = self.in_grace.drain(..).map(|(_, sheaf)| sheaf).collect();
+        let full = core::mem::take(&mut self.full).into_iter().rev();
+        for sheaf in in_grace.into_iter().chain(full) {
+            held += sheaf.len() as u64;
+            self.flush(op, sheaf);
+        }
         self.empty = 0;
-        let held = objects.len() as u64;
-        self.flush(op, objects);
-        held + self.slub.shrink(op)
+        self.below.shrink(op);
+        held
     }
 
     fn container(&self) -> u32 {
@@ -143,58 +221,64 @@ impl Policy for Sheaves {
         }
         let sheaf = |holder, name, objects: &[Object]| Held::new(holder, name, self.capacity, objects);
         let of_cpu = |(cpu, number): (&Cpu, u32)| {
-            let main = sheaf(Holder::Cpu(number), "main sheaf", &cpu.main);
-            let spare = cpu.spare.as_ref().map(|spare| sheaf(Holder::Cpu(number), "spare", spare));
-            [Some(main), spare].into_iter().flatten().collect::<Vec<_>>()
+            let holder = Holder::Cpu(number);
+            let spare = cpu.spare.as_ref().map(|spare| sheaf(holder, "spare", spare));
+            let rcu = (!cpu.rcu.is_empty()).then(|| sheaf(holder, "rcu sheaf", &cpu.rcu));
+            [Some(sheaf(holder, "main sheaf", &cpu.main)), spare, rcu]
+                .into_iter()
+                .flatten()
+                .collect::<Vec<_>>()
         };
         let cpus = self.cpus.iter().zip(0..).flat_map(of_cpu);
-        cpus.chain(self.full.iter().map(|full| sheaf(Holder::Shared, "full sheaf", full))).collect()
+        let full = self.full.iter().map(|full| sheaf(Holder::Shared, "full sheaf", full));
+        let in_grace =
+            self.in_grace.iter().map(|(_, full)| sheaf(Holder::Shared, "sheaf in grace period", full));
+        cpus.chain(full).chain(in_grace).collect()
     }
     fn own_slabs(&self) -> Vec<OwnSlabs> {
-        self.slub.own_slabs()
+        self.below.own_slabs()
     }
 }
 
-impl Sheaves {
-    /// A main sheaf with objects instead of the empty one.
-    fn fill_main(&mut self, op: &mut Op<'_>) -> Result<(), NoMemory> {
-        let Cpu { main, spare } = &mut self.cpus[op.cpu as usize];
+impl<B: Below> Sheaves<B> {
+    /// A main sheaf with objects instead of the empty one, if that can be.
+    fn fill_main(&mut self, op: &mut Op<'_>) {
+        let Cpu { main, spare, .. } = &mut self.cpus[op.cpu as usize];
         if let Some(spare) = spare
             && !spare.is_empty()
         {
             core::mem::swap(main, spare);
             op.did(Deed::Swap);
-            return Ok(());
+            return;
         }
         if let Some(full) = self.full.pop() {
             *main = full;
             self.empty += 1;
             op.did(Deed::Exchange);
-            return Ok(());
+            return;
         }
         op.did(Deed::Miss);
-        // The empty sheaf that is filled: the spare one, or one of the barn, or a new one. The main one, which is empty, takes the
+        if !B::refills(op.manner) {
+            return;
+        }
+        // The empty sheaf that is filled: the spare one, or one of the barn, or a new one. The main sheaf, which is empty, takes the
         // spare one's place.
         if spare.take().is_none() {
             self.empty = self.empty.saturating_sub(1);
         }
         let mut sheaf = Vec::with_capacity(self.capacity);
-        while sheaf.len() < self.capacity {
-            match self.slub.alloc(op) {
-                Ok(object) => sheaf.push(object),
-                Err(NoMemory) if sheaf.is_empty() => return Err(NoMemory),
-                Err(NoMemory) => break,
-            }
+        self.below.refill(op, &mut sheaf, self.capacity);
+        if sheaf.len() < self.capacity {
+            // Memory is short: objects stay in slabs.
+            return self.flush(op, sheaf);
         }
-        op.did(Deed::Refill(sheaf.len() as u32));
         let cpu = &mut self.cpus[op.cpu as usize];
         cpu.spare = Some(core::mem::replace(&mut cpu.main, sheaf));
-        Ok(())
     }
 
     /// A main sheaf with room instead of the full one.
     fn make_room(&mut self, op: &mut Op<'_>) {
-        let Cpu { main, spare } = &mut self.cpus[op.cpu as usize];
+        let Cpu { main, spare, .. } = &mut self.cpus[op.cpu as usize];
         match spare {
             Some(spare) if spare.len() < self.capacity => {
                 core::mem::swap(main, spare);
@@ -207,7 +291,7 @@ impl Sheaves {
                     op.did(Deed::Exchange);
                 }
             }
-            // Too many full ones: the spare one is emptied, and is the main one then.
+            // Too many full ones: the spare one is flushed, and is the main one then.
             Some(spare) if self.full.len() >= BARN => {
                 let objects = core::mem::take(spare);
                 core::mem::swap(main, spare);
@@ -221,12 +305,200 @@ impl Sheaves {
             }
         }
     }
-    fn flush(&mut self, op: &mut Op<'_>, objects: Vec<Object>) {
-        if objects.is_empty() {
-            return;
+    fn free_after_grace(&mut self, op: &mut Op<'_>, object: Object) {
+        let rcu = &mut self.cpus[op.cpu as usize].rcu;
+        rcu.push(object);
+        if rcu.len() == self.capacity {
+            self.in_grace.push_back((op.ns + GRACE, core::mem::take(rcu)));
         }
-        op.did(Deed::Flush(objects.len() as u32));
-        objects.into_iter().for_each(|object| self.slub.free(op, object));
+    }
+    /// Sheaves whose grace period is over go to the barn.
+    fn end_grace(&mut self, op: &mut Op<'_>) {
+        while let Some((_, sheaf)) = self.in_grace.pop_front_if(|(then, _)| *then <= op.ns) {
+            if self.full.len() < BARN {
+                self.full.push(sheaf);
+            } else {
+                self.flush(op, sheaf);
+            }
+        }
+    }
+    /// Objects of a slab are given up together if at most two of other slabs are between them.
+    fn flush(&mut self, op: &mut Op<'_>, mut objects: Vec<Object>) {
+        const LOOK_AHEAD: usize = 3;
+        let mut batch = Vec::new();
+        while let Some(last) = objects.pop() {
+            batch.push(last);
+            let (mut at, mut others) = (objects.len(), 0);
+            while at > 0 && others < LOOK_AHEAD {
+                at -= 1;
+                if objects[at].slab == last.slab {
+                    batch.push(objects.swap_remove(at));
+                } else {
+                    others += 1;
+                }
+            }
+            self.below.take_back(op, &batch);
+            batch.clear();
+        }
+    }
+}
+
+/// Below the sheaves of 6.18 and 6.19: current and partial slabs of CPUs.
+impl Below for Slub {
+    const NAME: &'static str = "sheaves-6.18";
+    const ABOUT: &'static str =
+        "a model of SLUB in Linux 6.18 and 6.19: as slub, with sheaves for two caches";
+    const KNOBS: &'static [Knob] = &[
+        Knob {
+            means: "objects of a sheaf, for all caches (0: no sheaves); not set, only maple_node and vm_area_struct have sheaves, of 32",
+            default: |_, _| 0,
+            ..SHEAF_CAPACITY
+        },
+        slub::CPU_PARTIAL_KNOB,
+        slub::MIN_PARTIAL_KNOB,
+        slub::SLAB_MIN_OBJECTS_KNOB,
+        slub::SLAB_MIN_ORDER_KNOB,
+        slub::SLAB_MAX_ORDER_KNOB,
+    ];
+
+    fn capacity(name: &str, _: usize) -> usize {
+        if matches!(name, "maple_node" | "vm_area_struct") { 32 } else { 0 }
+    }
+    fn new(info: &CacheInfo, cpus: Cpus, geometry: &Geometry, knobs: &Knobs) -> Self {
+        <Self as Policy>::new(info, cpus, geometry, &knobs.slub())
+    }
+    fn refills(manner: Manner) -> bool {
+        manner != Manner::NonBlocking
+    }
+    fn one(&mut self, op: &mut Op<'_>) -> Result<Object, NoMemory> {
+        <Self as Policy>::alloc(self, op)
+    }
+    fn refill(&mut self, op: &mut Op<'_>, sheaf: &mut Vec<Object>, room: usize) {
+        sheaf.extend((0..room).map_while(|_| <Self as Policy>::alloc(self, op).ok()));
+        op.did(Deed::Refill(sheaf.len() as u32));
+    }
+    fn take_back(&mut self, op: &mut Op<'_>, objects: &[Object]) {
+        objects.iter().for_each(|object| <Self as Policy>::free(self, op, *object));
+    }
+    fn shrink(&mut self, op: &mut Op<'_>) {
+        <Self as Policy>::shrink(self, op);
+    }
+    fn own_slabs(&self) -> Vec<OwnSlabs> {
+        <Self as Policy>::own_slabs(self)
+    }
+}
+
+/// Below the sheaves of 7.x: the node's list of partial slabs, and full slabs that are on no list.
+#[derive(Debug)]
+pub struct Node {
+    min_partial: usize,
+}
+
+impl Below for Node {
+    const NAME: &'static str = "sheaves";
+    const ABOUT: &'static str =
+        "a model of SLUB in Linux 7.x: sheaves for each CPU and a barn, for every cache";
+    const KNOBS: &'static [Knob] = &[
+        SHEAF_CAPACITY,
+        Knob {
+            means: "accepted as 7.x accepts it, without effect",
+            default: |_, _| 0,
+            ..slub::CPU_PARTIAL_KNOB
+        },
+        slub::MIN_PARTIAL_KNOB,
+        slub::SLAB_MIN_OBJECTS_KNOB,
+        slub::SLAB_MIN_ORDER_KNOB,
+        slub::SLAB_MAX_ORDER_KNOB,
+    ];
+
+    fn capacity(name: &str, stride: usize) -> usize {
+        match name {
+            "kmem_cache" | "kmem_cache_node" => 0,
+            "maple_node" => capacity_by_size(stride).max(32),
+            _ => capacity_by_size(stride),
+        }
+    }
+    fn new(_: &CacheInfo, _: Cpus, geometry: &Geometry, knobs: &Knobs) -> Self {
+        Self { min_partial: knobs.min_partial.unwrap_or_else(|| geometry.min_partial()) }
+    }
+    fn refills(_: Manner) -> bool {
+        true
+    }
+    fn one(&mut self, op: &mut Op<'_>) -> Result<Object, NoMemory> {
+        let slab = match op.slabs.first(PARTIAL) {
+            Some(slab) => slab,
+            None => op.make(PARTIAL)?,
+        };
+        op.did(Deed::Relist);
+        let object = op.slabs.take(slab).ok_or(NoMemory)?;
+        if op.slabs.free(slab) == 0 {
+            op.slabs.relist(slab, FULL, End::Front);
+        }
+        Ok(object)
+    }
+    fn refill(&mut self, op: &mut Op<'_>, sheaf: &mut Vec<Object>, room: usize) {
+        let (mut taken, mut free) = (vec![], 0);
+        while free < room
+            && let Some(slab) = op.slabs.first(PARTIAL)
+        {
+            free += usize::from(op.slabs.free(slab));
+            op.slabs.relist(slab, FULL, End::Front);
+            taken.push(slab);
+        }
+        if !taken.is_empty() {
+            op.did(Deed::Refill(free.min(room) as u32));
+        }
+        while sheaf.len() < room
+            && let Some(slab) = taken.pop()
+        {
+            op.did(Deed::Remote);
+            self.pour(op, slab, sheaf, room, End::Back);
+        }
+        while let Some(slab) = taken.pop() {
+            if op.slabs.is_empty(slab) && op.slabs.len(PARTIAL) >= self.min_partial {
+                op.release(slab);
+            } else {
+                op.slabs.relist(slab, PARTIAL, End::Front);
+            }
+        }
+        while sheaf.len() < room
+            && let Ok(slab) = op.make(FULL)
+        {
+            self.pour(op, slab, sheaf, room, End::Front);
+        }
+    }
+    fn take_back(&mut self, op: &mut Op<'_>, objects: &[Object]) {
+        objects.iter().for_each(|object| op.slabs.put(*object));
+        op.did(Deed::Remote);
+        let slab = objects[0].slab;
+        if op.slabs.is_empty(slab) && op.slabs.len(PARTIAL) >= self.min_partial {
+            op.did(Deed::Relist);
+            op.release(slab);
+        } else if op.slabs.list(slab) == FULL {
+            op.did(Deed::Relist);
+            op.slabs.relist(slab, PARTIAL, End::Back);
+        }
+    }
+    fn shrink(&mut self, op: &mut Op<'_>) {
+        slub::sort_partial(op);
+    }
+    fn own_slabs(&self) -> Vec<OwnSlabs> {
+        vec![]
+    }
+}
+
+impl Node {
+    /// The free objects of a slab that is on no list, as far as there is room; a rest goes to the node's list.
+    fn pour(&self, op: &mut Op<'_>, slab: u32, sheaf: &mut Vec<Object>, room: usize, rest: End) {
+        while sheaf.len() < room
+            && let Some(object) = op.slabs.take(slab)
+        {
+            sheaf.push(object);
+        }
+        if op.slabs.free(slab) > 0 {
+            op.did(Deed::Relist);
+            op.slabs.relist(slab, PARTIAL, rest);
+        }
     }
 }
 

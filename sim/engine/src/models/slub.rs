@@ -91,15 +91,33 @@ pub(crate) const MIN_PARTIAL_KNOB: Knob = Knob {
     range: 0..=u32::MAX as u64,
     default: |size, cpus| by_geometry::<Slub>(size, cpus, Geometry::min_partial),
 };
+pub(crate) const SLAB_MIN_OBJECTS_KNOB: Knob = Knob {
+    name: "slab_min_objects",
+    means: "objects that a slab is to hold, if its order allows it (0: by the number of CPUs)",
+    range: 0..=u32::MAX as u64,
+    default: |_, cpus| OrderRule::for_cpus(cpus).min_objects.into(),
+};
+pub(crate) const SLAB_MIN_ORDER_KNOB: Knob = Knob {
+    name: "slab_min_order",
+    means: "smallest order of a slab",
+    range: 0..=MOST_ORDER as u64,
+    default: |_, cpus| OrderRule::for_cpus(cpus).min_order.into(),
+};
+pub(crate) const SLAB_MAX_ORDER_KNOB: Knob = Knob {
+    name: "slab_max_order",
+    means: "largest order of a slab that holds more than one object",
+    range: 0..=MOST_ORDER as u64,
+    default: |_, cpus| OrderRule::for_cpus(cpus).max_order.into(),
+};
 
 /// Slabs that are a CPU's current one.
 const CURRENT: u8 = 0;
 /// Slabs of a CPU's partial list.
 const CPU_PARTIAL: u8 = 1;
 /// The node's list.
-const PARTIAL: u8 = 2;
+pub(super) const PARTIAL: u8 = 2;
 /// Slabs that nobody lists: all of their objects are out.
-const FULL: u8 = 3;
+pub(super) const FULL: u8 = 3;
 
 /// A cache of SLUB: see the [module](self).
 #[derive(Debug)]
@@ -127,24 +145,9 @@ impl Policy for Slub {
     const KNOBS: &'static [Knob] = &[
         CPU_PARTIAL_KNOB,
         MIN_PARTIAL_KNOB,
-        Knob {
-            name: "slab_min_objects",
-            means: "objects that a slab is to hold, if its order allows it (0: by the number of CPUs)",
-            range: 0..=u32::MAX as u64,
-            default: |_, cpus| OrderRule::for_cpus(cpus).min_objects.into(),
-        },
-        Knob {
-            name: "slab_min_order",
-            means: "smallest order of a slab",
-            range: 0..=MOST_ORDER as u64,
-            default: |_, cpus| OrderRule::for_cpus(cpus).min_order.into(),
-        },
-        Knob {
-            name: "slab_max_order",
-            means: "largest order of a slab that holds more than one object",
-            range: 0..=MOST_ORDER as u64,
-            default: |_, cpus| OrderRule::for_cpus(cpus).max_order.into(),
-        },
+        SLAB_MIN_OBJECTS_KNOB,
+        SLAB_MIN_ORDER_KNOB,
+        SLAB_MAX_ORDER_KNOB,
         Knob {
             name: "cpus",
             means: "CPUs that the policy has",
@@ -153,6 +156,7 @@ impl Policy for Slub {
         },
     ];
     const LISTS: &'static [&'static str] = &["current", "CPU partial", "partial", "full"];
+    const SHARED_LISTS: Option<(u8, u8)> = Some((PARTIAL, FULL));
 
     fn geometry(size: usize, cpus: u32, knobs: &Knobs) -> Result<Geometry, GeometryError> {
         Geometry::new(size, 0, &knobs.rule(cpus))
@@ -207,17 +211,7 @@ impl Policy for Slub {
             let partial = core::mem::take(&mut self.cpus[cpu].partial);
             self.leave_all(op, partial);
         }
-        let slabs: Vec<_> = op.slabs.walk(PARTIAL).collect();
-        let (empty, rest): (Vec<_>, Vec<_>) = slabs.into_iter().partition(|slab| op.slabs.is_empty(*slab));
-        empty.into_iter().for_each(|slab| op.release(slab));
-        // Up to so many free objects: beyond it is not worth the sorting.
-        const SORTED: u16 = 32;
-        let (mut sorted, rest): (Vec<_>, Vec<_>) =
-            rest.into_iter().partition(|slab| op.slabs.free(*slab) <= SORTED);
-        // Each goes to the front of those that are as full.
-        sorted.reverse();
-        sorted.sort_by_key(|slab| op.slabs.free(*slab));
-        sorted.into_iter().chain(rest).for_each(|slab| op.slabs.relist(slab, PARTIAL, End::Back));
+        sort_partial(op);
         0
     }
 
@@ -230,6 +224,21 @@ impl Policy for Slub {
         })
         .collect()
     }
+}
+
+/// The end of a shrink: empty slabs of the node are freed, and its list is sorted, fullest first.
+pub(super) fn sort_partial(op: &mut Op<'_>) {
+    let slabs: Vec<_> = op.slabs.walk(PARTIAL).collect();
+    let (empty, rest): (Vec<_>, Vec<_>) = slabs.into_iter().partition(|slab| op.slabs.is_empty(*slab));
+    empty.into_iter().for_each(|slab| op.release(slab));
+    // Up to so many free objects: beyond it is not worth the sorting.
+    const SORTED: u16 = 32;
+    let (mut sorted, rest): (Vec<_>, Vec<_>) =
+        rest.into_iter().partition(|slab| op.slabs.free(*slab) <= SORTED);
+    // Each goes to the front of those that are as full.
+    sorted.reverse();
+    sorted.sort_by_key(|slab| op.slabs.free(*slab));
+    sorted.into_iter().chain(rest).for_each(|slab| op.slabs.relist(slab, PARTIAL, End::Back));
 }
 
 /// Linux's largest order.

@@ -60,7 +60,7 @@ impl Script {
             self.free_at(cpu, 0);
         }
         self.begin();
-        self.writer.shrink(0);
+        self.writer.shrink(0, None);
         self.writer.finish()
     }
 }

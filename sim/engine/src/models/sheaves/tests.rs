@@ -1,40 +1,40 @@
+//! The models on scripts whose outcome is worked out by hand, and beside shadows that keep every object by itself.
+
 use super::*;
-use crate::models::slub;
-use crate::testing::{CPUS, Place, Script, Shadow, agrees, script, steps};
+use crate::testing::{CPUS, Free, Place, Script, Shadow, agrees, script, steps};
 use proptest::prelude::*;
 
 /// Eight objects of 4,096 bytes lie in a slab.
 const SIZE: u32 = 4096;
 
-fn knobs(sheaf_capacity: Option<usize>) -> Knobs {
-    Knobs { sheaf_capacity, cpu_partial: Some(0), min_partial: Some(0) }
+fn knobs(sheaf_capacity: usize, min_partial: usize) -> Knobs {
+    let (cpu_partial, min_partial) = (Some(0), Some(min_partial));
+    Knobs { sheaf_capacity: Some(sheaf_capacity), cpu_partial, min_partial, ..Knobs::default() }
 }
-/// Sheaves of two.
-fn play(play: impl FnOnce(&mut Script<'_, Sheaves>)) {
-    script(SIZE, knobs(Some(2)), |script: &mut Script<'_, Sheaves>| {
+/// Sheaves of two, in 7.x.
+fn play(min_partial: usize, play: impl FnOnce(&mut Script<'_, Sheaves<Node>>)) {
+    script(SIZE, knobs(2, min_partial), |script: &mut Script<'_, Sheaves<Node>>| {
         assert_eq!(script.per_slab(), 8);
         play(script);
     });
 }
 
 #[test]
-fn a_miss_fills_a_sheaf() {
-    play(|script| {
+fn a_miss_fills_a_sheaf_and_the_rest_of_a_new_slab_is_free_on_the_list() {
+    play(5, |script| {
         script.alloc(0, 1);
-        assert_eq!(
-            (script.counts(), script.deeds()),
-            ((1, 8), &[Deed::Miss, Deed::Made, Deed::Refill(2)][..])
-        );
+        assert_eq!((script.counts(), script.deeds()), ((1, 2), &[Deed::Miss, Deed::Made, Deed::Relist][..]));
         script.alloc(0, 1);
         assert_eq!(script.deeds(), []);
         script.alloc(0, 1);
-        assert_eq!(script.deeds(), [Deed::Miss, Deed::Refill(2)]);
+        assert_eq!(script.deeds(), [Deed::Miss, Deed::Refill(2), Deed::Remote, Deed::Relist]);
+        assert_eq!(script.counts(), (1, 4));
     });
 }
 
 #[test]
 fn two_sheaves_change_places() {
-    play(|script| {
+    play(0, |script| {
         script.alloc(0, 4);
         let place = script.place(1);
         script.free(0, [0, 1]);
@@ -50,7 +50,7 @@ fn two_sheaves_change_places() {
 
 #[test]
 fn a_full_sheaf_goes_from_one_cpu_to_another() {
-    play(|script| {
+    play(0, |script| {
         script.alloc(0, 8);
         let place = script.place(3);
         script.free(0, 0..4);
@@ -63,34 +63,125 @@ fn a_full_sheaf_goes_from_one_cpu_to_another() {
 
 #[test]
 fn a_barn_takes_ten_full_sheaves() {
-    play(|script| {
+    play(5, |script| {
         script.alloc(0, 40);
         script.free(0, 0..24);
         assert_eq!(script.counts(), (5, 40), "two sheaves of the CPU, ten of the barn");
         script.free(0, [24]);
-        // The spare sheaf has the objects that were freed first. With them their slab is partial, and the CPU's.
-        assert_eq!(script.counts(), (5, 40));
-        assert!(script.deeds().contains(&Deed::Flush(2)), "{:?}", script.deeds());
+        // The spare sheaf is flushed: both of its objects are free on the list.
+        assert_eq!(
+            (script.counts(), script.deeds()),
+            ((5, 38), &[Deed::Miss, Deed::Remote, Deed::Relist][..])
+        );
     });
 }
 
 #[test]
-fn most_caches_have_no_sheaves() {
-    script(SIZE, knobs(None), |script: &mut Script<'_, Sheaves>| {
+fn a_refill_takes_slabs_until_they_have_enough_and_uses_the_last_one_first() {
+    play(5, |script| {
+        script.alloc(0, 16);
+        let (of_first, of_second): (Vec<_>, Vec<_>) = (0..16).partition(|n| script.slab_of(*n) == 0);
+        script.free(0, [of_first[0], of_second[0], of_second[1], of_second[2]]);
+        assert_eq!(script.shrink(), (4, 0), "one is free in the first slab, three in the second");
+        script.alloc(0, 2);
+        assert_eq!([16, 17].map(|n| script.slab_of(n)), [1, 1], "both were taken, the second one is used");
+        // The first one is in front again, what is left of the second one behind it.
+        script.alloc(0, 2);
+        assert_eq!([18, 19].map(|n| script.slab_of(n)), [0, 1]);
+        assert_eq!(script.counts(), (2, 16));
+    });
+}
+
+#[test]
+fn a_flush_goes_from_the_last_object_to_the_first_with_those_of_the_same_slab_nearby() {
+    // Sheaves of eight, and a flush of one with objects of two slabs in turn.
+    script(SIZE, knobs(8, 5), |script: &mut Script<'_, Sheaves<Node>>| {
+        script.alloc(0, 16);
+        let (a, b): (Vec<_>, Vec<_>) = (0..16).partition(|n| script.slab_of(*n) == 0);
+        assert_eq!((a.len(), b.len()), (8, 8));
+        script.free(0, [a[0], b[0], b[1], b[2], a[1]]);
+        script.shrink();
+        // The two of `a` are apart by three of `b`: so `a` is on the list first, and its first object follows as the last one.
+        assert_eq!(script.counts(), (2, 11));
+        script.alloc(1, 5);
+        assert_eq!(script.counts(), (3, 19), "a sheaf of eight: five of these, and three of a new slab");
+    });
+}
+
+#[test]
+fn a_slab_that_falls_empty_is_freed_if_the_list_has_enough_without_it() {
+    // One that is on the list counts itself.
+    for (min_partial, slabs) in [(0, 0), (1, 0), (2, 1)] {
+        script(SIZE, knobs(0, min_partial), |script: &mut Script<'_, Sheaves<Node>>| {
+            script.alloc(0, 8);
+            script.free(0, 0..8);
+            assert_eq!(script.counts(), (slabs, 0), "{min_partial}");
+        });
+    }
+}
+
+#[test]
+fn what_is_free_after_a_grace_period_waits_as_a_whole_sheaf() {
+    play(5, |script| {
+        script.alloc(0, 4);
+        script.free_after_grace(0, [0]);
+        assert_eq!(script.counts(), (1, 4), "an rcu sheaf counts as active");
+        script.free_after_grace(0, [1]);
+        // The sheaf is full. Before its grace period ends, others refill from slabs.
+        script.alloc(1, 1);
+        assert_eq!(script.deeds(), [Deed::Miss, Deed::Refill(2), Deed::Remote, Deed::Relist]);
+        script.alloc(1, 1);
+        script.wait(1);
+        script.alloc(1, 1);
+        assert_eq!(script.deeds(), [Deed::Exchange], "the barn has it");
+        script.free_after_grace(1, [2]);
+        assert_eq!(script.shrink().0, 2, "one in the main sheaf, one in the rcu sheaf");
+    });
+}
+
+#[test]
+fn in_6_18_two_caches_have_sheaves_which_only_requests_that_may_block_fill() {
+    script(SIZE, Knobs::default(), |script: &mut Script<'_, Sheaves<Slub>>| {
         script.alloc(0, 1);
         assert_eq!(script.deeds(), [Deed::Made]);
     });
-    let capacity = |name: &str| {
-        let info = CacheInfo { name: name.to_owned(), kind: crate::stream::Kind::Named, size: 256, from: 0 };
-        let geometry = Sheaves::geometry(256, CPUS, &Knobs::default()).unwrap();
-        Sheaves::new(&info, Cpus::simulated(CPUS, 1).unwrap(), &geometry, &Knobs::default()).capacity
-    };
-    assert_eq!(["maple_node", "vm_area_struct", "dentry"].map(capacity), [32, 32, 0]);
+    script(SIZE, knobs(2, 0), |script: &mut Script<'_, Sheaves<Slub>>| {
+        script.alloc_without_blocking(0, 1);
+        assert_eq!(script.deeds(), [Deed::Miss, Deed::Made]);
+        script.alloc(0, 1);
+        assert_eq!((script.counts(), script.deeds()), ((1, 8), &[Deed::Miss, Deed::Refill(2)][..]));
+    });
+    play(0, |script| {
+        script.alloc_without_blocking(0, 1);
+        assert_eq!((script.counts(), script.deeds().len()), ((1, 2), 3), "7.x fills one for all");
+    });
+}
+
+#[test]
+fn a_sheaf_has_room_by_the_size_of_objects_or_as_recorded() {
+    fn capacity<B: Below>(name: &str, size: usize, recorded: Option<u32>) -> usize {
+        let info = CacheInfo {
+            sheaf_capacity: recorded,
+            ..CacheInfo::new(name, crate::stream::Kind::Named, size as u32)
+        };
+        let geometry = Sheaves::<B>::geometry(size, CPUS, &Knobs::default()).unwrap();
+        Sheaves::<B>::new(&info, Cpus::simulated(CPUS, 1).unwrap(), &geometry, &Knobs::default()).capacity
+    }
+    let sizes = [8, 248, 256, 1016, 1024, 4088, 4096, 8192];
+    assert_eq!(sizes.map(|size| capacity::<Node>("x", size, None)), [60, 60, 28, 28, 12, 12, 4, 4]);
+    assert_eq!(capacity::<Node>("maple_node", 256, None), 32);
+    assert_eq!(capacity::<Node>("kmem_cache", 256, None), 0);
+    assert_eq!([0, 7].map(|recorded| capacity::<Node>("x", 64, Some(recorded))), [0, 7]);
+    let in_6_18 = |name, size| capacity::<Slub>(name, size, None);
+    assert_eq!(
+        (in_6_18("maple_node", 256), in_6_18("vm_area_struct", 192), in_6_18("dentry", 192)),
+        (32, 32, 0)
+    );
 }
 
 #[test]
 fn a_shrink_empties_sheaves_and_barn() {
-    play(|script| {
+    play(5, |script| {
         script.alloc(0, 8);
         script.free(0, 0..6);
         assert_eq!((script.shrink(), script.counts()), ((6, 0), (1, 2)));
@@ -99,16 +190,137 @@ fn a_shrink_empties_sheaves_and_barn() {
 
 type Sheaf = Vec<Place>;
 
-/// The rules as they read, over those of SLUB.
-struct Rules {
+/// What is below sheaves, as its rules read.
+trait Ground {
+    fn refill(&mut self, cpu: usize, room: usize) -> Sheaf;
+    /// Objects of one slab.
+    fn take_back(&mut self, cpu: usize, objects: &[Place]);
+    fn shrink(&mut self);
+    fn slabs(&self) -> u64;
+    fn active(&self) -> u64;
+}
+
+/// That of SLUB until 6.17.
+struct CpuSlabs(slub::tests::Rules);
+
+impl Ground for CpuSlabs {
+    fn refill(&mut self, cpu: usize, room: usize) -> Sheaf {
+        (0..room).map(|_| self.0.alloc(cpu)).collect()
+    }
+    fn take_back(&mut self, cpu: usize, objects: &[Place]) {
+        objects.iter().for_each(|object| self.0.free(cpu, *object));
+    }
+    fn shrink(&mut self) {
+        self.0.shrink();
+    }
+    fn slabs(&self) -> u64 {
+        self.0.slabs()
+    }
+    fn active(&self) -> u64 {
+        self.0.active()
+    }
+}
+
+/// The node's list of 7.x.
+struct Listed {
+    min_partial: usize,
+    free: Free,
+    list: Vec<u64>,
+}
+
+impl Ground for Listed {
+    fn refill(&mut self, _: usize, room: usize) -> Sheaf {
+        let mut enough = 0;
+        let mut count = 0;
+        while enough < room && count < self.list.len() {
+            enough += self.free.of(self.list[count]);
+            count += 1;
+        }
+        let taken: Vec<u64> = self.list.drain(..count).collect();
+        let mut sheaf = vec![];
+        for slab in taken.into_iter().rev() {
+            if sheaf.len() == room {
+                if self.free.is_empty(slab) && self.list.len() >= self.min_partial {
+                    self.free.slabs.remove(&slab);
+                } else {
+                    self.list.insert(0, slab);
+                }
+                continue;
+            }
+            let objects = self.free.of(slab).min(room - sheaf.len());
+            sheaf.extend((0..objects).map(|_| self.free.take(slab)));
+            if self.free.of(slab) > 0 {
+                self.list.push(slab);
+            }
+        }
+        while sheaf.len() < room {
+            let slab = self.free.make();
+            let objects = self.free.of(slab).min(room - sheaf.len());
+            sheaf.extend((0..objects).map(|_| self.free.take(slab)));
+            if self.free.of(slab) > 0 {
+                self.list.insert(0, slab);
+            }
+        }
+        sheaf
+    }
+    fn take_back(&mut self, _: usize, objects: &[Place]) {
+        let slab = objects[0].0;
+        objects.iter().for_each(|object| self.free.put(*object));
+        let listed = self.list.iter().position(|listed| *listed == slab);
+        if self.free.is_empty(slab) && self.list.len() >= self.min_partial {
+            listed.map(|at| self.list.remove(at));
+            self.free.slabs.remove(&slab);
+        } else if listed.is_none() {
+            self.list.push(slab);
+        }
+    }
+    fn shrink(&mut self) {
+        let (gone, mut rest): (Vec<_>, Vec<_>) =
+            self.list.drain(..).partition(|slab| self.free.is_empty(*slab));
+        gone.iter().for_each(|slab| _ = self.free.slabs.remove(slab));
+        rest.reverse();
+        rest.sort_by_key(|slab| self.free.of(*slab));
+        self.list = rest;
+    }
+    fn slabs(&self) -> u64 {
+        self.free.slabs.len() as u64
+    }
+    fn active(&self) -> u64 {
+        self.free.active()
+    }
+}
+
+/// The rules as they read.
+struct Rules<G> {
     capacity: usize,
     /// Main and spare of each CPU; both are there from the first free or refill on.
     cpus: Vec<(Sheaf, Option<Sheaf>)>,
     barn: Vec<Sheaf>,
-    slub: slub::tests::Rules,
+    ground: G,
 }
 
-impl Shadow for Rules {
+impl<G: Ground> Rules<G> {
+    fn new(capacity: usize, ground: G) -> Box<Self> {
+        Box::new(Self { capacity, cpus: vec![<_>::default(); CPUS as usize], barn: vec![], ground })
+    }
+    fn flush(&mut self, cpu: usize, mut sheaf: Sheaf) {
+        while let Some(last) = sheaf.pop() {
+            let mut same = vec![last];
+            // From the end on, until three of other slabs were seen. What was last takes a found one's place.
+            let (mut at, mut others) = (sheaf.len(), 0);
+            while at > 0 && others < 3 {
+                at -= 1;
+                match sheaf[at].0 == last.0 {
+                    true => same.push(sheaf.swap_remove(at)),
+                    false => others += 1,
+                }
+            }
+            self.ground.take_back(cpu, &same);
+        }
+    }
+}
+
+impl<G: Ground> Shadow for Rules<G> {
     fn alloc(&mut self, cpu: usize) -> Place {
         let (main, spare) = &mut self.cpus[cpu];
         if main.is_empty() {
@@ -118,7 +330,7 @@ impl Shadow for Rules {
                 *main = full;
             } else {
                 *spare = Some(vec![]);
-                *main = (0..self.capacity).map(|_| self.slub.alloc(cpu)).collect();
+                *main = self.ground.refill(cpu, self.capacity);
             }
         }
         main.pop().unwrap()
@@ -133,43 +345,49 @@ impl Shadow for Rules {
                 Some(_) if self.barn.len() < 10 => self.barn.push(full),
                 Some(spare) => {
                     let flushed = std::mem::replace(spare, full);
-                    flushed.into_iter().for_each(|object| self.slub.free(cpu, object));
+                    self.flush(cpu, flushed);
                 }
             }
         }
         self.cpus[cpu].0.push(object);
     }
     fn shrink(&mut self) {
-        let cpus = self.cpus.iter_mut().map(std::mem::take);
-        let sheaves: Vec<_> = cpus.flat_map(|(main, spare)| [main, spare.unwrap_or_default()]).collect();
-        let barn = std::mem::take(&mut self.barn);
-        sheaves.into_iter().chain(barn).flatten().for_each(|object| self.slub.free(0, object));
-        self.slub.shrink();
+        for cpu in 0..self.cpus.len() {
+            let (main, spare) = std::mem::take(&mut self.cpus[cpu]);
+            self.flush(0, spare.unwrap_or_default());
+            self.flush(0, main);
+        }
+        while let Some(full) = self.barn.pop() {
+            self.flush(0, full);
+        }
+        self.ground.shrink();
     }
     fn slabs(&self) -> u64 {
-        self.slub.slabs()
+        self.ground.slabs()
     }
     fn active(&self) -> u64 {
-        self.slub.active()
+        self.ground.active()
     }
 }
 
 proptest! {
     #[test]
-    fn the_model_does_what_its_rules_say(
+    fn the_model_of_7_does_what_its_rules_say(steps in steps(), capacity in 1..20_usize, min_partial in 0..4_usize) {
+        agrees::<Sheaves<Node>>(SIZE, knobs(capacity, min_partial), steps, |per_slab| {
+            Rules::new(capacity, Listed { min_partial, free: Free::new(per_slab), list: vec![] })
+        })?;
+    }
+
+    #[test]
+    fn the_model_of_6_18_does_what_its_rules_say(
         steps in steps(),
         capacity in 1..6_usize,
         cpu_partial in 0..20_u32,
         min_partial in 0..4_usize,
     ) {
-        let knobs = Knobs { sheaf_capacity: Some(capacity), cpu_partial: Some(cpu_partial), min_partial: Some(min_partial) };
-        agrees::<Sheaves>(SIZE, knobs, steps, |per_slab| {
-            Box::new(Rules {
-                capacity,
-                cpus: vec![<_>::default(); CPUS as usize],
-                barn: vec![],
-                slub: slub::tests::Rules::new(per_slab, cpu_partial, min_partial),
-            })
+        let knobs = Knobs { cpu_partial: Some(cpu_partial), ..knobs(capacity, min_partial) };
+        agrees::<Sheaves<Slub>>(SIZE, knobs, steps, |per_slab| {
+            Rules::new(capacity, CpuSlabs(slub::tests::Rules::new(per_slab, cpu_partial, min_partial)))
         })?;
     }
 }

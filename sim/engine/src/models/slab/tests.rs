@@ -114,7 +114,7 @@ fn a_shrink_empties_the_arrays_and_releases_all_free_slabs() {
 fn arrays_are_as_large_as_objects_are_small() {
     let of = |size: usize| {
         let geometry = Slab::geometry(size, 4, &Knobs::default()).unwrap();
-        let info = CacheInfo { name: String::new(), kind: crate::stream::Kind::Named, size: 0, from: 0 };
+        let info = CacheInfo::new("", crate::stream::Kind::Named, 0);
         let slab = Slab::new(&info, Cpus::simulated(4, 1).unwrap(), &geometry, &Knobs::default());
         (slab.cpus[0].limit, slab.batchcount, slab.shared.limit)
     };

@@ -134,8 +134,8 @@ fn a_shrink_leaves_full_slabs_and_partial_ones_the_fullest_first() {
 fn large_objects_and_pages_lie_in_no_slab() {
     let pages = Pages::new(CPUS).unwrap();
     let mut slub = Model::<Slub>::new(&pages, Knobs::default()).unwrap();
-    let at = |cpu| At { cpu, ns: 0 };
-    let info = |kind, size| CacheInfo { name: "node".to_owned(), kind, size, from: 0 };
+    let at = |cpu| At::new(cpu, 0);
+    let info = |kind, size| CacheInfo::new("node", kind, size);
     slub.learn(&info(Kind::Large, 0)).unwrap();
     let object = slub.alloc(at(2), 0, 1 << 20).unwrap();
     assert_eq!((slub.place(0, &object), slub.check(1, 0)), (None, Ok(())));

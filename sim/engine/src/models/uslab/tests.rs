@@ -267,7 +267,7 @@ impl<'m, 'p> Pair<'m, 'p> {
             held: vec![],
         };
         for (number, size) in (0..).zip(&setup.sizes) {
-            let info = CacheInfo { name: format!("cache-{number}"), kind: Kind::Named, size: *size, from: 0 };
+            let info = CacheInfo::new(format!("cache-{number}"), Kind::Named, *size);
             pair.shipping.learn(&info).expect("objects that fit");
             pair.model.learn(&info).expect("objects that fit");
         }
@@ -278,7 +278,7 @@ impl<'m, 'p> Pair<'m, 'p> {
     }
 
     fn alloc(&mut self, cpu: u32, cache: usize) {
-        let (at, number) = (At { cpu, ns: 0 }, cache as u32);
+        let (at, number) = (At::new(cpu, 0), cache as u32);
         let (before, paths) = (self.see(cache), self.model.paths());
         let block = self.shipping.alloc(at, number, 0).expect("memory");
         let given = self.model.alloc(at, number, 0).expect("memory");
@@ -298,7 +298,7 @@ impl<'m, 'p> Pair<'m, 'p> {
         self.held.push((cache, block, given));
     }
     fn free(&mut self, cpu: u32, pick: Pick) {
-        let at = At { cpu, ns: 0 };
+        let at = At::new(cpu, 0);
         let (cache, block, given) = match pick {
             _ if self.held.is_empty() => return,
             Pick::Newest => self.held.pop().expect("one at least"),
@@ -311,7 +311,7 @@ impl<'m, 'p> Pair<'m, 'p> {
         self.compare_operation(cache, &before, paths);
     }
     fn step(&mut self, step: Step, most: usize) {
-        let at = At { cpu: 0, ns: 0 };
+        let at = At::new(0, 0);
         let cpus = self.shipping.machine.subsystem.cpus().count();
         match step {
             Step::Alloc(cpu, cache, n) => {
@@ -321,8 +321,8 @@ impl<'m, 'p> Pair<'m, 'p> {
             }
             Step::Free(cpu, pick, n) => return (0..n).for_each(|_| self.free(cpu % cpus, pick)),
             Step::Shrink => {
-                self.shipping.shrink(at);
-                self.model.shrink(at);
+                self.shipping.shrink(at, None);
+                self.model.shrink(at, None);
             }
             Step::Reap => {
                 self.shipping.machine.subsystem.end_interval();
@@ -463,7 +463,7 @@ fn stacks_and_depots_of_small_objects_hold_as_much_as_the_shipping_ones() {
     let machine = Machine::with(1, setup.magazines()).expect("a machine of addresses");
     let pages = Pages::new(1).expect("a machine of addresses");
     let Pair { mut shipping, mut model, .. } = Pair::new(&machine, &pages, &setup);
-    let at = At { cpu: 0, ns: 0 };
+    let at = At::new(0, 0);
     let both = |_| (shipping.alloc(at, 0, 0).expect("memory"), model.alloc(at, 0, 0).expect("memory"));
     let held: Vec<_> = (0..70_000).map(both).collect();
     for (block, given) in held.into_iter().rev() {

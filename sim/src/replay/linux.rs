@@ -1,0 +1,139 @@
+//! Which design a traced kernel has: [`LINUX`](uslab_engine::designs::LINUX) stands for it.
+
+use super::stream::Traced;
+use crate::trace::{Kernel, Op, OpKind};
+
+/// The design of this kernel with its boot parameters, as `--design` has it; empty if nothing says which kernel it was.
+///
+/// The release decides. Without it the attributes of the caches do: `sheaf_capacity` came with 6.18, and from 7.0 on nearly
+/// every cache has sheaves.
+pub(super) fn design(kernel: &Kernel) -> String {
+    let attributes = &kernel.attributes;
+    let sheaves = || attributes.numbers("sheaf_capacity").filter(|capacity| *capacity > 0).count();
+    let design = match kernel.release {
+        Some((7.., _)) => "sheaves",
+        Some((6, 18..)) => "sheaves-6.18",
+        Some(_) => "slub",
+        None if sheaves() > 2 => "sheaves",
+        None if sheaves() > 0 => "sheaves-6.18",
+        None if attributes.has("cpu_partial") => "slub",
+        None => return String::new(),
+    };
+    let mut options = vec![];
+    for name in ["slab_min_order", "slab_max_order", "slab_min_objects"] {
+        // Until 6.6 they began with `slub`.
+        let older = name.replacen("slab", "slub", 1);
+        let given = kernel.parameters.iter().rfind(|(given, _)| given == name || *given == older);
+        if let Some(value) = given.and_then(|(_, value)| value.parse::<u64>().ok()) {
+            let most = if name.ends_with("order") { 10 } else { u32::MAX.into() };
+            options.push(format!(":{name}={}", value.min(most)));
+        }
+    }
+    // A kernel without partial slabs of CPUs has 0 for all caches. From 7.0 on it means nothing.
+    let mut partial = attributes.numbers("cpu_partial").peekable();
+    if design == "slub" && partial.peek().is_some() && partial.all(|objects| objects == 0) {
+        options.push(":cpu_partial=0".to_owned());
+    }
+    format!("{design}{}", options.concat())
+}
+
+/// Returns `true` if the kernel has the rules of 7.x.
+pub(super) fn is_of_7(kernel: &Kernel) -> bool {
+    design(kernel).starts_with("sheaves:") || design(kernel) == "sheaves"
+}
+
+/// What a recording lacks that its design needs, and what that costs.
+pub(super) fn missing(Traced { resolver, ops, tables }: Traced<'_>) -> Vec<&'static str> {
+    let design = design(&tables.kernel);
+    let is_shrunk =
+        |op: &Op| matches!(op.kind, OpKind::Mark { text } if resolver.mark(text) == "SHRINK begin");
+    let has_page = |op: &Op| matches!(op.kind, OpKind::Alloc { ptr, .. } if resolver.page_of(ptr).is_some());
+    let no_folders = || tables.snapshots.iter().all(|moment| moment.folders.is_empty());
+    [
+        (
+            design.starts_with("sheaves") && !tables.kernel.attributes.has("sheaf_capacity"),
+            "sheaf_capacity in slab-attributes.tsv: sheaves have the sizes that the kernel computes; a cache with debug options has none in the kernel",
+        ),
+        (
+            !design.is_empty() && tables.kernel.parameters.is_empty(),
+            "cmdline.txt: boot parameters are taken not to change slabs (slab_max_order, slab_min_order, slab_min_objects)",
+        ),
+        (
+            ops.iter().any(is_shrunk) && no_folders(),
+            "MOMENT.sysfs-slab.tsv: all caches are shrunk at once, where the kernel shrank one after the other; some have a sheaf or slab more",
+        ),
+        (
+            !ops.iter().any(has_page),
+            "addresses of pages (they are hashed): slabs from before the trace are not known, and objects freed without an event stay in use",
+        ),
+    ]
+    .into_iter()
+    .filter_map(|(is_missing, what)| is_missing.then_some(what))
+    .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::replay::testing::{SLABINFO, Trace};
+    use crate::trace::Tables;
+    use std::path::Path;
+
+    fn of(texts: &[(&str, &str)]) -> String {
+        let text =
+            |path: &Path| Ok(texts.iter().find(|(name, _)| path.ends_with(name)).map(|(_, text)| *text));
+        design(&Tables::of(Path::new(""), text).expect("tables").kernel)
+    }
+
+    #[test]
+    fn the_release_and_the_boot_parameters_are_the_design() {
+        let release = |release| of(&[("kernel.txt", release)]);
+        assert_eq!(
+            ["5.15.1", "6.17.9", "6.18.0", "6.19", "7.0.1", "10.1"].map(release),
+            ["slub", "slub", "sheaves-6.18", "sheaves-6.18", "sheaves", "sheaves"]
+        );
+        let booted = |line| of(&[("kernel.txt", "7.2.13"), ("cmdline.txt", line)]);
+        assert_eq!(booted("quiet slab_nomerge slab_max_order=0"), "sheaves:slab_max_order=0");
+        assert_eq!(booted("slab_max_order=1 slub_max_order=2 slab_min_order=x"), "sheaves:slab_max_order=2");
+    }
+
+    #[test]
+    fn what_a_recording_lacks_is_said_with_its_cost() {
+        let of = |lines: &[&str], texts: &[(&str, &str)]| missing(Trace::new(lines, texts).traced());
+        let alloc = "0 alloc f+0x1 node ffff888001000000";
+        let all = [
+            ("kernel.txt", "7.2"),
+            ("cmdline.txt", "quiet"),
+            ("slab-attributes.tsv", "name\tsheaf_capacity\n"),
+            ("before.slabinfo", SLABINFO),
+            ("before.sysfs-slab.tsv", "name\tslabs\nnode\t1\n"),
+        ];
+        let shrunk = ["0 mark SHRINK begin", alloc];
+        assert_eq!(of(&shrunk, &all), [""; 0]);
+        for (without, named) in [
+            ("slab-attributes.tsv", "sheaf_capacity"),
+            ("cmdline.txt", "cmdline.txt"),
+            ("before.sysfs-slab.tsv", "MOMENT.sysfs-slab.tsv"),
+        ] {
+            let some: Vec<_> = all.into_iter().filter(|(name, _)| *name != without).collect();
+            let said = of(&shrunk, &some);
+            assert!(said.len() == 1 && said[0].starts_with(named) && said[0].contains(": "), "{said:?}");
+        }
+        let hashed = of(&["0 alloc f+0x1 node 00000000deadbeef"], &all);
+        assert!(hashed.len() == 1 && hashed[0].contains("hashed"), "{hashed:?}");
+    }
+
+    #[test]
+    fn without_a_release_the_attributes_tell() {
+        let attributes = |column: &str, values: [&str; 3]| {
+            let rows = ["a", "b", "c"].iter().zip(values).map(|(name, value)| format!("{name}\t{value}\n"));
+            of(&[("slab-attributes.tsv", &format!("name\t{column}\n{}", rows.collect::<String>()))])
+        };
+        assert_eq!(attributes("sheaf_capacity", ["60", "28", "4"]), "sheaves");
+        assert_eq!(attributes("sheaf_capacity", ["32", "0", "0"]), "sheaves-6.18");
+        assert_eq!(attributes("cpu_partial", ["120", "0", "0"]), "slub");
+        assert_eq!(attributes("cpu_partial", ["0", "0", "0"]), "slub:cpu_partial=0");
+        assert_eq!(attributes("align", ["8", "8", "8"]), "");
+        assert_eq!(of(&[]), "");
+    }
+}

@@ -1,0 +1,127 @@
+//! What the script of a recording did, and when: its marks frame steps of many operations.
+
+use super::stream::Traced;
+use crate::trace::{Op, OpKind, SiteId};
+use rustc_hash::FxHashMap;
+use std::collections::BTreeMap;
+
+/// When caches were shrunk: the operation after which it happened, and the cache's folder in `/sys/kernel/slab`; `None` for all.
+///
+/// A recording's script writes to the file `shrink` of one folder after the other, all of them twice, between two marks. Opening one
+/// allocates in `kernfs_fop_open`, and ends with a free of the path. If there are as many of these as the script opens files, the n-th
+/// is of the n-th folder. Else it is known only that all caches were shrunk at the second mark.
+pub(super) fn shrinks(Traced { resolver, ops, tables }: Traced<'_>) -> FxHashMap<usize, Option<String>> {
+    let mut moments = tables.snapshots.iter().filter(|moment| ["before", "end"].contains(&moment.moment));
+    let (mut found, mut opens) = (FxHashMap::default(), None::<BTreeMap<SiteId, Vec<usize>>>);
+    let mut names = FxHashMap::default();
+    for (at, op) in ops.iter().enumerate() {
+        match op.kind {
+            OpKind::Alloc { site, .. } => {
+                let Some(opens) = &mut opens else { continue };
+                let opened = names
+                    .entry(site)
+                    .or_insert_with(|| resolver.call_site(site).starts_with("kernfs_fop_open+"));
+                if *opened {
+                    opens.entry(site).or_default().push(at);
+                }
+            }
+            OpKind::Mark { text } => match &*resolver.mark(text) {
+                "SHRINK begin" => opens = Some(BTreeMap::new()),
+                "SHRINK end" => {
+                    let sites = opens.take().unwrap_or_default();
+                    let folders = moments.next().map_or(&[][..], |moment| &moment.folders);
+                    // One open allocates at two sites: both objects are there when the caller writes.
+                    let of_all = sites.into_values().filter(|opens| opens.len() == 2 * folders.len());
+                    match of_all.max_by_key(|opens| opens.first().copied()).filter(|opens| !opens.is_empty())
+                    {
+                        Some(opens) => {
+                            let ends = opens.into_iter().map(|open| next_free(ops, open));
+                            found.extend(ends.zip(folders.iter().cycle().cloned().map(Some)));
+                        }
+                        None => _ = found.insert(at, None),
+                    }
+                }
+                _ => {}
+            },
+            _ => {}
+        }
+    }
+    found
+}
+
+/// The first free on the CPU of an operation after it, or itself if there is none.
+fn next_free(ops: &[Op], from: usize) -> usize {
+    let mut after = ops[from..].iter().zip(from..);
+    let found = after.find(|(op, _)| op.cpu == ops[from].cpu && matches!(op.kind, OpKind::Free { .. }));
+    found.map_or(from, |(_, at)| at)
+}
+
+/// When the kernel read its slabinfo: of each mark `SNAP MOMENT begin`, by its operation, the operation before the reading. The script
+/// opens files first. The reading begins with a buffer of `seq_read_iter`; if there is none before the next mark, it is the mark.
+pub(super) fn readings(Traced { resolver, ops, .. }: Traced<'_>) -> FxHashMap<usize, usize> {
+    let mut found = FxHashMap::default();
+    let (mut begun, mut names) = (None, FxHashMap::default());
+    for (at, op) in ops.iter().enumerate() {
+        match op.kind {
+            OpKind::Mark { text } => {
+                let text = resolver.mark(text);
+                begun = (text.starts_with("SNAP ") && text.ends_with(" begin")).then_some(at);
+            }
+            OpKind::Alloc { site, .. } if begun.is_some() => {
+                let reads = names
+                    .entry(site)
+                    .or_insert_with(|| resolver.call_site(site).starts_with("seq_read_iter+"));
+                if *reads {
+                    found.extend(begun.take().map(|mark| (mark, at)));
+                }
+            }
+            _ => {}
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::replay::testing::{SLABINFO, Trace};
+
+    #[test]
+    fn a_cache_is_shrunk_when_its_file_was_opened() {
+        let open = ["0 alloc kernfs_fop_open+0x1 node ffff888001000000", "0 free node ffff888001000000"];
+        let lines = |opens: usize| {
+            let mut lines = vec!["0 mark SHRINK begin"];
+            (0..opens).for_each(|_| lines.extend(open));
+            lines.push("0 mark SHRINK end");
+            lines
+        };
+        let of = |opens, folders| {
+            let trace = Trace::new(
+                &lines(opens),
+                &[("before.slabinfo", SLABINFO), ("before.sysfs-slab.tsv", folders)],
+            );
+            let mut found: Vec<_> = shrinks(trace.traced()).into_iter().collect();
+            found.sort_unstable();
+            found
+        };
+        let name = |name: &str| Some(name.to_owned());
+        // Two folders, twice: each at the free that ends its opening.
+        let both = "name\tslabs\nnode\t1\n:A-0000512\t0\n";
+        let expected =
+            [(2, name("node")), (4, name(":A-0000512")), (6, name("node")), (8, name(":A-0000512"))];
+        assert_eq!(of(4, both), expected);
+        // Another number of files: all caches, at the second mark.
+        assert_eq!(of(3, both), [(7, None)]);
+        assert_eq!(of(0, "name\tslabs\n"), [(1, None)]);
+    }
+
+    #[test]
+    fn a_table_is_read_when_its_buffer_is_allocated() {
+        let of = |lines: &[&str]| readings(Trace::new(lines, &[]).traced()).into_iter().collect::<Vec<_>>();
+        let (begin, done) = ("0 mark SNAP before begin", "0 mark SNAP before slabinfo done");
+        let other = "0 alloc seq_open+0x1 node ffff888001000000";
+        let buffer = "0 alloc seq_read_iter+0x1 node ffff888001001000";
+        assert_eq!(of(&[buffer, begin, other, buffer, buffer, done, buffer]), [(1, 4)]);
+        assert_eq!(of(&[begin, other, done, buffer]), [], "it was open before the mark");
+    }
+}

@@ -1,0 +1,135 @@
+//! Which kernel was traced: its release, the parameters it was booted with, and the attributes of its caches.
+//!
+//! A folder holds them as `kernel.txt`, `cmdline.txt` and `slab-attributes.tsv`. All are optional.
+
+use std::path::Path;
+
+use super::error::TraceError;
+use super::tables::table;
+use rustc_hash::FxHashMap;
+
+/// A kernel's release and settings.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Kernel {
+    /// Major and minor number of the release: `(6, 18)`.
+    pub release: Option<(u32, u32)>,
+    /// Boot parameters `NAME=VALUE`, and `NAME` with an empty value, in their order.
+    pub parameters: Vec<(String, String)>,
+    /// The caches' files in `/sys/kernel/slab`; empty if they were not recorded.
+    pub attributes: Attributes,
+}
+
+impl Kernel {
+    pub(super) fn of<T: AsRef<str>>(
+        folder: &Path,
+        text: &impl Fn(&Path) -> Result<Option<T>, TraceError>,
+    ) -> Result<Self, TraceError> {
+        let cmdline = text(&folder.join("cmdline.txt"))?;
+        let parameters = cmdline.iter().flat_map(|text| text.as_ref().split_whitespace()).map(|parameter| {
+            let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
+            (name.to_owned(), value.to_owned())
+        });
+        Ok(Self {
+            release: table(&folder.join("kernel.txt"), text, release)?,
+            parameters: parameters.collect(),
+            attributes: table(&folder.join("slab-attributes.tsv"), text, attributes)?.unwrap_or_default(),
+        })
+    }
+}
+
+/// Reads the beginning of `7.2.13+deb14-amd64`.
+fn release(text: &str) -> Result<(u32, u32), (u64, &'static str)> {
+    let wrong = (1, "a kernel's release, such as 7.2.13-amd64");
+    let mut numbers = text.trim().split(|c: char| !c.is_ascii_digit());
+    let mut number = || numbers.next().and_then(|digits| digits.parse().ok()).ok_or(wrong);
+    Ok((number()?, number()?))
+}
+
+/// Attributes of caches, by name.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Attributes {
+    columns: Vec<String>,
+    rows: FxHashMap<String, Vec<String>>,
+}
+
+impl Attributes {
+    /// Returns `true` if the kernel's caches have this attribute.
+    #[must_use]
+    pub fn has(&self, attribute: &str) -> bool {
+        self.columns.iter().any(|column| column == attribute)
+    }
+    /// The text of a cache's attribute.
+    #[must_use]
+    pub fn text(&self, cache: &str, attribute: &str) -> Option<&str> {
+        let column = self.columns.iter().position(|column| column == attribute)?;
+        self.rows.get(cache)?.get(column).map(String::as_str)
+    }
+    /// The same as a number; `None` if the kernel does not have it.
+    #[must_use]
+    pub fn number(&self, cache: &str, attribute: &str) -> Option<u32> {
+        self.text(cache, attribute)?.parse().ok()
+    }
+    /// The numbers that caches have for an attribute.
+    pub fn numbers(&self, attribute: &str) -> impl Iterator<Item = u32> {
+        self.rows.keys().filter_map(move |cache| self.number(cache, attribute))
+    }
+    /// The folder that has a cache's files: its own, or the one that its name leads to.
+    #[must_use]
+    pub fn folder<'c>(&'c self, cache: &'c str) -> &'c str {
+        self.text(cache, "link").filter(|link| link.starts_with(':')).unwrap_or(cache)
+    }
+    /// Each name that leads to another cache, with the identifier of that: `pid` and `:A-0000128`.
+    pub fn links(&self) -> impl Iterator<Item = (&str, &str)> {
+        let link = |name| self.text(name, "link").filter(|link| link.starts_with(':'));
+        self.rows.keys().filter_map(move |name| Some((name.as_str(), link(name)?)))
+    }
+}
+
+/// Reads a row of names, and a row for each cache, with tabulators between.
+fn attributes(text: &str) -> Result<Attributes, (u64, &'static str)> {
+    let mut lines = text.lines().map(|line| line.split('\t').map(str::to_owned).collect::<Vec<_>>());
+    let columns = lines.next().unwrap_or_default();
+    if columns.first().is_none_or(|first| first != "name") {
+        return Err((1, "a row of attributes' names, the first one `name`"));
+    }
+    Ok(Attributes { columns, rows: lines.map(|row| (row[0].clone(), row)).collect() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kernel(texts: &[(&str, &str)]) -> Result<Kernel, String> {
+        let text =
+            |path: &Path| Ok(texts.iter().find(|(name, _)| path.ends_with(name)).map(|(_, text)| *text));
+        Kernel::of(Path::new("folder"), &text).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_kernel_is_its_release_parameters_and_attributes() {
+        let read = kernel(&[
+            ("kernel.txt", "7.2.13+deb14-amd64\n"),
+            ("cmdline.txt", "quiet slab_max_order=0 slab_nomerge\n"),
+            ("slab-attributes.tsv", "name\tlink\tsheaf_capacity\npid\t:A-0000128\t60\ntrace\t-\tNA\n"),
+        ]);
+        let read = read.unwrap();
+        assert_eq!(read.release, Some((7, 2)));
+        let has = |name: &str, value: &str| read.parameters.contains(&(name.to_owned(), value.to_owned()));
+        assert!(has("slab_max_order", "0") && has("slab_nomerge", ""));
+        let number = |cache| read.attributes.number(cache, "sheaf_capacity");
+        assert_eq!(["pid", "trace", "none"].map(number), [Some(60), None, None]);
+        assert_eq!(read.attributes.links().collect::<Vec<_>>(), [("pid", ":A-0000128")]);
+        assert!(read.attributes.has("sheaf_capacity") && !read.attributes.has("cpu_partial"));
+        assert_eq!(kernel(&[]), Ok(Kernel::default()));
+    }
+
+    #[test]
+    fn a_text_that_is_none_of_a_kernel_is_refused_by_file_and_line() {
+        for release in ["", "linux", "7", "7."] {
+            let error = kernel(&[("kernel.txt", release)]).unwrap_err();
+            assert_eq!(error, "folder/kernel.txt:1: expected a kernel's release, such as 7.2.13-amd64");
+        }
+        let error = kernel(&[("slab-attributes.tsv", "cache 1\n")]).unwrap_err();
+        assert!(error.starts_with("folder/slab-attributes.tsv:1: expected a row of"), "{error}");
+    }
+}
