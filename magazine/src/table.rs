@@ -35,7 +35,7 @@
 //! 3. A word is only changed under the lock of drains, and restored before any other lock is taken.
 //! 4. The first miss of a CPU in a class opens the class's stack there, under the lock of drains, unless a
 //!    drain is giving away rounds of the class. A drain closes the stack again. So a drain knows which CPUs
-//!    can use a class, and fences no others.
+//!    can use a class, and leaves the others alone.
 //! 5. A number gets another owner only when its stacks are closed on all CPUs, for good.
 //! 6. Taken rounds belong to the drain whose number they bear. Until that drain begins to give them away,
 //!    another drain of the class may take them over, under the lock of drains.

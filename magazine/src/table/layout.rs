@@ -140,8 +140,8 @@ impl<M: Memory> Table<M> {
     /// Points a word of `cpu` to its region.
     pub(super) fn lead_back(&self, words: Words, cpu: u32) {
         let home = self.home(cpu).as_ptr();
-        // Release: pairs with an operation's load of the word. An operation that finds the region again sees
-        // what a drain did to it.
+        // Release: pairs with the load of the word in a section, on whose value its other accesses depend. An
+        // operation that finds the region again sees what a drain did to it.
         self.copies(words, cpu).for_each(|word| word.store(home, Release));
     }
     /// Returns `true` if a drain has taken the region of `cpu` away. Only for that drain.
