@@ -262,7 +262,7 @@ impl PerCpu {
             None => bypass(),
         }
     }
-    /// An object that the current CPU or the depot holds. `slabs` is not called for one.
+    /// An object that the current CPU or the depot holds. `slabs` supplies none.
     pub(super) fn alloc_held(&self, slabs: &impl Supplier<Object>) -> Option<Object> {
         self.layer()?.alloc(slabs)
     }
