@@ -10,14 +10,14 @@
 //!
 //! These are all transitions:
 //!
-//! | event                          | from          | to                                                                             |
-//! |--------------------------------|---------------|--------------------------------------------------------------------------------|
-//! | a new slab, some objects taken | unlisted      | partial or full                                                                |
+//! | event                          | from           | to                                                                             |
+//! |--------------------------------|----------------|--------------------------------------------------------------------------------|
+//! | a new slab, some objects taken | unlisted       | partial or full                                                                |
 //! | objects taken                  | partial, empty | a fuller band, or full                                                         |
-//! | an object freed                | full, partial | a less full band, or empty                                                     |
-//! | the last object freed          | partial, full | empty; **unlisted** if there were `min_partial` partial and empty slabs before |
-//! | shrink                         | empty         | unlisted                                                                       |
-//! | destroy, with no object in use | empty         | unlisted                                                                       |
+//! | an object freed                | full, partial  | a less full band, or empty                                                     |
+//! | the last object freed          | partial, full  | empty; **unlisted** if there were `min_partial` partial and empty slabs before |
+//! | shrink                         | empty          | unlisted                                                                       |
+//! | destroy, with no object in use | empty          | unlisted                                                                       |
 //!
 //! An unlisted slab is known to one thread, which frees its pages after the lock is released: destructors and
 //! the page allocator never run under it.
@@ -79,7 +79,7 @@ pub(crate) struct NodeCount {
     pub(crate) full: u64,
     pub(crate) partial: u64,
     pub(crate) empty: u64,
-    /// Objects in all slabs; `used` of them are in use.
+    /// Objects in all slabs; `inuse` of them are in use.
     pub(crate) objects: u64,
     pub(crate) inuse: u64,
     /// Pages inside slabs whose memory was returned to the system.
