@@ -98,8 +98,7 @@ impl FastPaths {
         for (stride, cache) in strides[1..].iter_mut().zip(caches) {
             let geometry = cache.geometry();
             let slab = geometry.order().bytes();
-            // Otherwise a size must be read from the object, which may have a canary, be free, or be among red
-            // zones.
+            // If not `plain`, the object's state decides: it may have a canary, be free, or be among red zones.
             let plain = geometry.lead() == 0 && !core.harden.is_on();
             let known = Stride::new(geometry.stride(), slab).filter(|_| plain);
             *stride = known.unwrap_or_default();
