@@ -23,9 +23,9 @@ pub struct FastPath<R, M = Heap> {
     rounds: PhantomData<fn(R) -> R>,
 }
 
-// SAFETY: it points to a table, which any thread may use.
+// SAFETY: any thread may use the table.
 unsafe impl<R, M: Memory> Send for FastPath<R, M> {}
-// SAFETY: it points to a table, which any thread may use.
+// SAFETY: any thread may use the table.
 unsafe impl<R, M: Memory> Sync for FastPath<R, M> {}
 
 impl<R, M> Clone for FastPath<R, M> {
@@ -90,7 +90,7 @@ impl<R: Round, M: Memory> FastPath<R, M> {
     /// The layer that it came from lives.
     #[inline(always)]
     pub unsafe fn alloc(&self) -> Option<R> {
-        // SAFETY: the layer lives, by this function's contract.
+        // SAFETY: by contract the layer lives.
         unsafe { self.alloc_fast().or_else(|| self.alloc_claimed()) }
     }
     /// The first part of [`alloc`](Self::alloc), for a caller that continues elsewhere after a miss: a
@@ -126,7 +126,7 @@ impl<R: Round, M: Memory> FastPath<R, M> {
     #[inline(always)]
     #[must_use = "a round that was not taken is still the caller's"]
     pub unsafe fn free(&self, round: R) -> bool {
-        // SAFETY: the layer lives, by this function's contract.
+        // SAFETY: by contract the layer lives.
         unsafe { self.free_fast(round) || self.free_claimed(round) }
     }
     /// As [`alloc_fast`](Self::alloc_fast).
@@ -258,9 +258,9 @@ pub struct FastPathTable<R, M, const N: usize> {
     rounds: PhantomData<fn(R) -> R>,
 }
 
-// SAFETY: it points to a table, which any thread may use.
+// SAFETY: any thread may use the table.
 unsafe impl<R, M: Memory, const N: usize> Send for FastPathTable<R, M, N> {}
-// SAFETY: it points to a table, which any thread may use.
+// SAFETY: any thread may use the table.
 unsafe impl<R, M: Memory, const N: usize> Sync for FastPathTable<R, M, N> {}
 
 impl<R: Round, M: Memory, const N: usize> FastPathTable<R, M, N> {
@@ -327,7 +327,7 @@ impl<R: Round, M: Memory, const N: usize> FastPathTable<R, M, N> {
         others: &FastPathTable<R, M, K>,
         i: usize,
     ) -> FastPath<R, M> {
-        // SAFETY: `i` is below `N`, by this function's contract.
+        // SAFETY: by contract `i` is below `N`.
         FastPath { pcpu: others.pcpu, ..unsafe { self.fast_path(i) } }
     }
     /// Fast path `i`.
@@ -337,7 +337,7 @@ impl<R: Round, M: Memory, const N: usize> FastPathTable<R, M, N> {
     #[inline(always)]
     pub unsafe fn fast_path(&self, i: usize) -> FastPath<R, M> {
         debug_assert!(i < N);
-        // SAFETY: `i` is below the number of stacks, by this function's contract.
+        // SAFETY: by contract `i` is below `N`.
         let class = unsafe { self.stacks.get_unchecked(i) }.class();
         FastPath { pcpu: self.pcpu, table: self.table, class, rounds: PhantomData }
     }
@@ -372,14 +372,14 @@ mod tests {
                 (1..=3).for_each(|round| layer.free(&supplier, TestRound(10 * i + round)));
             }
             for (i, layer) in layers.iter().enumerate() {
-                // SAFETY: the layers live until the end of the test.
+                // SAFETY: the layers live.
                 let got: Vec<TestRound> =
                     core::iter::from_fn(|| unsafe { fast_paths.fast_path(i).alloc() }).collect();
                 assert!(got.iter().all(|round| round.0 / 10 == i), "{got:?} of class {i}");
                 // Except on simulated CPUs, the thread may have moved.
                 assert!(got.len() == 3 || cpus == Cpus::os() || cpus == Cpus::os().claimed(), "{got:?}");
                 for round in got {
-                    // SAFETY: the layers live until the end of the test.
+                    // SAFETY: the layers live.
                     if !unsafe { fast_paths.fast_path(i).free(round) } {
                         layer.free(&supplier, round);
                     }
@@ -390,7 +390,7 @@ mod tests {
                 assert_eq!(layer.stats().in_magazines + given as u64, 3);
             }
             for (at, i) in order.into_iter().enumerate() {
-                // SAFETY: the layers live until the end of the test.
+                // SAFETY: the layers live.
                 let got = unsafe { arranged.fast_path(at).alloc() };
                 assert!(got.is_none_or(|round| round.0 / 10 == i), "{got:?} of class {i}");
                 assert!(got.is_some() || cpus == Cpus::os() || cpus == Cpus::os().claimed());

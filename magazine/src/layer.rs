@@ -397,7 +397,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
     #[inline]
     #[doc(hidden)]
     pub fn pop(&self) -> Option<R> {
-        // SAFETY: `self` keeps this layer alive.
+        // SAFETY: this layer lives.
         unsafe { self.nodes[self.this_node() as usize].fast_path.alloc() }
     }
     /// As `alloc`, within an operation that has done other steps before, and continues elsewhere if there is
@@ -423,7 +423,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
     pub fn alloc_slow(&self, op: &Operation, supplier: &impl Supplier<R>) -> Option<R> {
         // Otherwise each new thread would bring its CPU another magazine.
         if rseq::joins()
-            // SAFETY: `self` keeps this layer alive.
+            // SAFETY: this layer lives.
             && let Some(round) = unsafe { self.nodes[self.this_node() as usize].fast_path.alloc() }
         {
             return Some(round);
@@ -480,7 +480,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
     /// Cost: as [`alloc`](Self::alloc).
     #[inline]
     pub fn free(&self, supplier: &impl Supplier<R>, round: R) {
-        // SAFETY: `self` keeps this layer alive.
+        // SAFETY: this layer lives.
         if !self.home_of(supplier, round).is_some_and(|node| unsafe { node.fast_path.free(round) }) {
             self.free_new(supplier, round);
         }
@@ -489,7 +489,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
     #[inline]
     #[doc(hidden)]
     pub fn free_in(&self, op: &Operation, supplier: &impl Supplier<R>, round: R) {
-        // SAFETY: `self` keeps this layer alive.
+        // SAFETY: this layer lives.
         if !self.home_of(supplier, round).is_some_and(|node| unsafe { node.fast_path.free(round) }) {
             self.free_slow(op, supplier, round);
         }
@@ -523,7 +523,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
                 self.put_away(op, supplier, node, &mut magazine);
                 inject_yield();
             }
-            // SAFETY: `self` keeps this layer alive.
+            // SAFETY: this layer lives.
             if !(popped && unsafe { node.fast_path.free(round) }) {
                 self.free_bypass(op, supplier, round);
             }

@@ -361,7 +361,7 @@ impl<M: Memory> Table<M> {
             making = self.making.lock();
         });
         let index = if kept > 0 {
-            // SAFETY: the lock of making is held, which protects the cell.
+            // SAFETY: the lock of making is held.
             making.free[usize::from(order)] = self.numbers[kept as usize].next.with(|p| unsafe { *p });
             kept
         } else {
@@ -450,7 +450,7 @@ impl<M: Memory> Table<M> {
     unsafe fn set_limit_locked(&self, class: Class, limit: u16) {
         let number = &self.numbers[class.index as usize];
         number.open.set(limit.into());
-        // SAFETY: the lock of drains is held, which protects the cell.
+        // SAFETY: the lock of drains is held.
         if number.drains.with(|p| unsafe { *p }) == 0 {
             // Relaxed: written and depended on under the lock of drains; elsewhere it is a hint.
             number.limit.store(limit.into(), Relaxed);
@@ -478,7 +478,7 @@ impl<M: Memory> Table<M> {
     pub(crate) fn limits_of(&self, class: Class) -> (u64, u32, u32, bool) {
         let _one_at_a_time = self.drains.lock();
         let number = &self.numbers[class.index as usize];
-        // SAFETY: the lock of drains is held, which protects both cells.
+        // SAFETY: the lock of drains is held.
         let (drains, waiting) = unsafe { (number.drains.with(|p| *p), number.waiting.with(|p| *p)) };
         (number.open.get(), number.limit.load(Relaxed), drains, waiting > 0)
     }
@@ -510,7 +510,7 @@ impl<M: Memory> Table<M> {
         let mut making = self.making.lock();
         let number = &self.numbers[class.index as usize];
         let order = number.order.get() as usize;
-        // SAFETY: the lock of making is held, which protects the cell.
+        // SAFETY: the lock of making is held.
         number.next.with_mut(|p| unsafe { *p = making.free[order] });
         making.free[order] = class.index;
         making.returned += 1;

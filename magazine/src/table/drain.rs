@@ -317,10 +317,10 @@ impl<M: Memory> Table<M> {
     /// # Safety
     /// The lock of drains is held.
     pub(crate) unsafe fn close(&self, class: Class, number: u64) {
-        // SAFETY: the lock of drains is held, by this function's contract, and protects the cell.
+        // SAFETY: by contract the lock of drains is held.
         let before = self.numbers[class.index as usize].waiting.with_mut(|p| unsafe { p.replace(number) });
         if before == 0 {
-            // SAFETY: the lock of drains is held, by this function's contract.
+            // SAFETY: by contract the lock of drains is held.
             unsafe { self.close_again(class) };
         } else {
             planted!("what a sweep took is lost to the next drain" => return);
@@ -331,7 +331,7 @@ impl<M: Memory> Table<M> {
     /// The lock of drains is held.
     pub(super) unsafe fn close_again(&self, class: Class) {
         let number = &self.numbers[class.index as usize];
-        // SAFETY: the lock of drains is held, by this function's contract, and protects the cell.
+        // SAFETY: by contract the lock of drains is held.
         number.drains.with_mut(|p| unsafe { *p += 1 });
         // Relaxed: written and depended on under the lock of drains; elsewhere it is a hint.
         number.limit.store(0, Relaxed);
@@ -342,14 +342,14 @@ impl<M: Memory> Table<M> {
     /// # Safety
     /// The lock of drains is held.
     pub(super) unsafe fn claim(&self, class: Class) -> u64 {
-        // SAFETY: the lock of drains is held, by this function's contract, and protects the cell.
+        // SAFETY: by contract the lock of drains is held.
         self.numbers[class.index as usize].waiting.with_mut(|p| unsafe { p.replace(0) })
     }
     /// # Safety
     /// As [`close`](Self::close), which was called before.
     pub(super) unsafe fn reopen(&self, class: Class) {
         let number = &self.numbers[class.index as usize];
-        // SAFETY: the lock of drains is held, by this function's contract, and protects the cell.
+        // SAFETY: by contract the lock of drains is held.
         let left = number.drains.with_mut(|p| unsafe {
             *p -= 1;
             *p

@@ -20,7 +20,7 @@ impl<M: Memory> Table<M> {
         // Rounds that a drain is giving away are still on their stacks.
         let mut drained = [false; CLASSES as usize];
         for (class, at) in self.all() {
-            // SAFETY: the lock of drains is held, which protects the cell.
+            // SAFETY: the lock of drains is held.
             let drains = at.drains.with(|p| unsafe { *p });
             drained[class.index as usize] = drains > 0;
         }

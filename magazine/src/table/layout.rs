@@ -100,7 +100,7 @@ impl<M: Memory> Table<M> {
     }
     /// The word of `cpu` in the table's memory, and its copy in a static. The caller holds the lock of drains.
     fn copies(&self, words: Words, cpu: u32) -> impl Iterator<Item = &AtomicPtr<u8>> {
-        // SAFETY: the lock of drains is held, which protects the cell.
+        // SAFETY: the lock of drains is held.
         let statics = self.layout.static_words.with(|p| unsafe { *p }).filter(|_| words != Words::Always);
         let copy = statics.map(|statics| statics.word(words, SPARE + cpu as usize));
         core::iter::once(self.word(words, cpu)).chain(copy)
@@ -109,7 +109,7 @@ impl<M: Memory> Table<M> {
     pub(crate) fn take_static_words(&self, words: &'static StaticWords) -> bool {
         let _one_at_a_time = self.lock_drains();
         let slots = SPARE + self.cpus.slots() as usize;
-        // SAFETY: the lock of drains is held, which protects the cell.
+        // SAFETY: the lock of drains is held.
         let has = self.layout.static_words.with(|p| unsafe { (*p).is_some() });
         if has || self.cpus.mechanism() == Mechanism::Claimed || !words.take(slots) {
             return false;
@@ -122,7 +122,7 @@ impl<M: Memory> Table<M> {
                 words.word(set, slot).store(own.load(Relaxed), Relaxed);
             }
         }
-        // SAFETY: the lock of drains is held, which protects the cell.
+        // SAFETY: the lock of drains is held.
         self.layout.static_words.with_mut(|p| unsafe { *p = Some(words) });
         true
     }

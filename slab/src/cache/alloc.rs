@@ -159,7 +159,7 @@ impl Cache {
     /// The inlined path alone: if it misses, there may still be memory.
     #[inline(always)]
     pub(crate) fn alloc_inlined(&self, gfp: Gfp) -> Option<NonNull<u8>> {
-        // SAFETY: the layer is in `parts`, which live as long as the cache.
+        // SAFETY: the cache keeps its layer in `parts`.
         let object = unsafe { self.allocs.alloc_fast() }?;
         // The inlined path is open, so no object is checked.
         Some(self.hand_over(object, gfp))
@@ -172,7 +172,7 @@ impl Cache {
         // A running profile has closed the inlined path.
         let profiled = self.core.profiler.runs();
         if !profiled
-            // SAFETY: the layer is in `parts`, which live as long as the cache.
+            // SAFETY: the cache keeps its layer in `parts`.
             && let Some(object) = unsafe { self.allocs.alloc_claimed() }
         {
             return Ok(self.hand_over(object, gfp));
@@ -186,7 +186,7 @@ impl Cache {
             return Err(AllocError::Injected);
         }
         let object = match &self.checked {
-            // SAFETY: the layer is in `parts`, which live as long as the cache.
+            // SAFETY: the cache keeps its layer in `parts`.
             Some(checked) if !profiled => unsafe { checked.fast_path.alloc() },
             _ if profiled => self.config.per_cpu.pop(),
             _ => None,

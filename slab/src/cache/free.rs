@@ -32,7 +32,7 @@ impl Cache {
     /// As [`KmemCache::free`](crate::KmemCache::free).
     #[inline(always)]
     pub(crate) unsafe fn free(&self, object: NonNull<u8>) {
-        // SAFETY: the object is the caller's to free, by this function's contract.
+        // SAFETY: by contract the object is the caller's to free.
         if !unsafe { self.free_inlined(object) } {
             self.free_missed(object);
         }
@@ -45,7 +45,7 @@ impl Cache {
     #[must_use]
     pub(crate) unsafe fn free_inlined(&self, object: NonNull<u8>) -> bool {
         self.watch_free(object);
-        // SAFETY: the layer is in `parts`, which live as long as the cache.
+        // SAFETY: the cache keeps its layer in `parts`.
         unsafe { self.frees.free_fast(Object(object)) }
     }
 
@@ -71,7 +71,7 @@ impl Cache {
     #[cold]
     #[inline(never)]
     unsafe fn free_with_ref(cache: NonNull<Self>, object: NonNull<u8>) {
-        // SAFETY: the object is in use, so the cache lives.
+        // SAFETY: the object is in use: its cache lives.
         let frees = unsafe {
             cache.as_ref().core.note_free(object);
             cache.as_ref().frees
@@ -81,11 +81,11 @@ impl Cache {
         if unsafe { frees.free_claimed(Object(object)) } {
             return;
         }
-        // SAFETY: the object is in use, so the cache lives.
+        // SAFETY: the object is in use: its cache lives.
         if unsafe { cache.as_ref() }.is_freed_again(object) {
             return;
         }
-        // SAFETY: the object is in use, so the cache lives.
+        // SAFETY: the object is in use: its cache lives.
         let Some(cache) = unsafe { cache.as_ref() }.kept() else {
             unreachable!("an object in use keeps its cache")
         };
@@ -106,7 +106,7 @@ impl Cache {
             });
             // Before any other thread can have the object.
             self.core.note_free(object);
-        // SAFETY: the layer is in `parts`, which live as long as the cache.
+        // SAFETY: the cache keeps its layer in `parts`.
         } else if unsafe { self.frees.free_claimed(Object(object)) } || self.is_freed_again(object) {
             return;
         }
@@ -145,7 +145,7 @@ impl Cache {
             cache.core.memory.obj_in(object);
             let fast_path = cache.checked.as_ref().map_or(&cache.allocs, |checked| &checked.fast_path);
             cache.config.per_cpu.delay(object, |object| {
-                // SAFETY: the layer is in `parts`, which live as long as the cache.
+                // SAFETY: the cache keeps its layer in `parts`.
                 if !unsafe { fast_path.free(Object(object)) } {
                     missed(object);
                 }
@@ -359,7 +359,7 @@ impl Cache {
     #[inline(never)]
     pub(crate) unsafe fn free_at_frame(&self, object: NonNull<u8>) {
         match self.place(Object(object)) {
-            // SAFETY: the object is the caller's to free, by this function's contract.
+            // SAFETY: by contract the object is the caller's to free.
             Ok(_) if self.multiples == 0 => unsafe { Self::free_without_handle(NonNull::from(self), object) },
             _ => self.refuse(CorruptionKind::Interior, object, None),
         }
@@ -416,8 +416,7 @@ impl Core {
         let Some(cache) = self.cache_of(frame.owner()) else { return false };
         let begins = cache.begins_object(self.memory.pages.offset_from(frame.head(), memory.as_ptr()));
         if begins {
-            // SAFETY: `memory` is an object of this cache, and the caller's to free, by this function's
-            // contract.
+            // SAFETY: `memory` is an object of this cache, and the caller's to free, by contract.
             unsafe { Cache::free_without_handle(NonNull::from(cache), memory) };
         }
         begins

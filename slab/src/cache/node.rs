@@ -210,8 +210,8 @@ impl Lists {
     ) {
         if before != now {
             let front = draws.as_mut().is_some_and(|draws| draws.below(2) == 0);
-            // SAFETY: the lock is held, so only this thread uses the links of listed frames; the slab is on
-            // the first list.
+            // SAFETY: the lock is held, which protects the links of listed frames; the slab is on the first
+            // list.
             unsafe {
                 self.of(before).remove(memory.frames(), slab);
                 match front {
@@ -249,7 +249,7 @@ impl Lists {
     /// The lists' lock is held, and the slab is set up.
     unsafe fn forget(&mut self, memory: &SlabMemory, slab: Pfn, objects: u16) {
         self.objects -= u64::from(objects);
-        // SAFETY: the lock is held and the slab is set up, by this function's contract.
+        // SAFETY: the lock is held and the slab is set up, by contract.
         self.unused.discarded -= u64::from(unsafe { memory.slab(slab).discarded() });
     }
     /// Takes all empty slabs off the lists, unless they are kept.
@@ -503,8 +503,8 @@ impl Node {
             while visits > 0 {
                 visits -= 1;
                 let mut lists = self.lists.lock();
-                // SAFETY: the lock is held, so only this thread uses the links of listed frames, and each slab
-                // on a list is set up.
+                // SAFETY: the lock is held, which protects the links of listed frames, and each slab on a
+                // list is set up.
                 let Some(slab) = (unsafe { lists.of(state).pop_front(memory.frames()) }) else { break };
                 if pages >= most {
                     // SAFETY: the lock is held, and the slab is on no list.
@@ -557,8 +557,8 @@ impl Node {
         let mut lists = self.lists.lock();
         while let Some(left) = visits.checked_sub(1) {
             *visits = left;
-            // SAFETY: the lock is held, so only this thread uses the links of listed frames, and each slab on
-            // a list is set up.
+            // SAFETY: the lock is held, which protects the links of listed frames, and each slab on a list is
+            // set up.
             unsafe {
                 let slab = lists.of(state).pop_front(memory.frames())?;
                 let was = memory.slab(slab).fill();
@@ -587,7 +587,7 @@ impl Node {
         for band in (0..BANDS).rev() {
             let mut rest = core::mem::take(&mut lists.partial[band]);
             let mut sorted: [FrameList; SORTED + 1] = [const { FrameList::new() }; SORTED + 1];
-            // SAFETY: the lock is held, so only this thread uses the links of listed frames.
+            // SAFETY: the lock is held, which protects the links of listed frames.
             unsafe {
                 while let Some(slab) = rest.pop_front(memory.frames()) {
                     let fill = memory.slab(slab).fill();
@@ -621,7 +621,7 @@ impl Node {
     /// # Safety
     /// As [`Fork::forget_other_threads`](crate::Fork::forget_other_threads): the lock is held.
     pub(crate) unsafe fn forget_other_threads(&self) {
-        // SAFETY: the lock is held, by this function's contract.
+        // SAFETY: the lock is held, by contract.
         if let Some(lists) = unsafe { self.lists.held() } {
             lists.kept.set(0);
             lists.lost.add(lists.destructing.get());
@@ -690,7 +690,7 @@ impl Node {
             self.lists.lock()
         });
         for list in core::iter::once(&lists.full).chain(&lists.partial) {
-            // SAFETY: the lock is held, so only this thread uses the links and slabs of listed frames.
+            // SAFETY: the lock is held, which protects listed frames and their slabs.
             unsafe {
                 for slab in list.iter(memory.frames()) {
                     let words = out.slab(memory.pages.address(slab));
@@ -708,7 +708,7 @@ impl Node {
         for (state, list) in
             [(State::Empty, &lists.empty), (State::Full, &lists.full)].into_iter().chain(partial)
         {
-            // SAFETY: the lock is held, so only this thread uses the links and slabs of listed frames.
+            // SAFETY: the lock is held, which protects listed frames and their slabs.
             unsafe {
                 for slab in list.iter(memory.frames()) {
                     see(slab, state, memory.slab(slab).fill(), memory.slab(slab).agrees());

@@ -347,7 +347,7 @@ impl PerCpu {
     /// # Safety
     /// As [`Layer::view`].
     pub(crate) unsafe fn view<T>(&self, name: impl Fn(Object) -> T) -> Option<LayerView<T>> {
-        // SAFETY: the condition of `Layer::view`, which is this function's contract.
+        // SAFETY: this function has the contract of `Layer::view`.
         self.layer().map(|layer| unsafe { layer.view(name) })
     }
     fn each(&self, f: impl FnOnce(&Layer<Object, StackMemory>)) {
@@ -357,11 +357,11 @@ impl PerCpu {
 
 impl Fork for PerCpu {
     unsafe fn locks(&self, rank: Rank, visit: &mut dyn FnMut(&dyn ForkLock)) {
-        // SAFETY: the condition of `Fork::locks`, which is this function's contract.
+        // SAFETY: this function has the contract of `Fork::locks`.
         self.each(|layer| unsafe { layer.locks(rank, visit) });
     }
     unsafe fn forget_other_threads(&self) {
-        // SAFETY: the condition of `Fork::forget_other_threads`, which is this function's contract.
+        // SAFETY: this function has the contract of `Fork::forget_other_threads`.
         self.each(|layer| unsafe { layer.forget_other_threads() });
     }
 }

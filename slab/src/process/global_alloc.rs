@@ -374,8 +374,7 @@ impl Uslab {
     pub fn allocate_missed(&self, layout: Layout, gfp: Gfp) -> *mut u8 {
         if let Some(memory) = self.allocate_next(layout.size(), layout.align()) {
             if gfp.contains(Gfp::ZERO) {
-                // SAFETY: the memory was allocated for `layout`, so it has that many bytes, and no other
-                // thread has it.
+                // SAFETY: allocated just now, of that many bytes.
                 unsafe { memory.write_bytes(0, layout.size()) };
             }
             return memory.as_ptr();
@@ -404,9 +403,9 @@ impl Uslab {
     /// `memory` came from this allocator, and is not used any more.
     #[inline(always)]
     pub unsafe fn free(&self, memory: NonNull<u8>) {
-        // SAFETY: `memory` is the caller's to free, by this function's contract.
+        // SAFETY: by contract `memory` is the caller's to free.
         if !unsafe { self.free_fast(memory.as_ptr()) } {
-            // SAFETY: `memory` is the caller's to free, by this function's contract.
+            // SAFETY: by contract `memory` is the caller's to free.
             unsafe { self.free_slow(memory) };
         }
     }
@@ -419,7 +418,7 @@ impl Uslab {
     #[inline(always)]
     #[must_use]
     pub unsafe fn free_fast(&self, memory: *mut u8) -> bool {
-        // SAFETY: null, or the caller's to free, by this function's contract.
+        // SAFETY: by contract null, or the caller's to free.
         unsafe { FAST.free(memory) }
     }
     /// The next step for a caller where each instruction counts, as [`allocate_next`](Self::allocate_next).
@@ -431,7 +430,7 @@ impl Uslab {
     #[must_use]
     pub unsafe fn free_next(&self, memory: *mut u8) -> bool {
         let paths = PROCESS.get().and_then(|process| process.own_paths);
-        // SAFETY: null, or the caller's to free, by this function's contract; a started malloc lives for ever.
+        // SAFETY: by contract null, or the caller's to free; a started malloc lives for ever.
         paths.is_some_and(|paths| unsafe { paths.free(memory) })
     }
     /// # Safety
@@ -441,14 +440,14 @@ impl Uslab {
     #[inline(never)]
     pub unsafe fn free_slow(&self, memory: NonNull<u8>) {
         let process = PROCESS.get();
-        // SAFETY: `memory` is the caller's to free, by this function's contract.
+        // SAFETY: by contract `memory` is the caller's to free.
         if unsafe { self.free_next(memory.as_ptr()) } {
             return;
         }
         match process {
-            // SAFETY: `memory` is the caller's to free, by this function's contract.
+            // SAFETY: by contract `memory` is the caller's to free.
             Some(process) if process.malloc.holds(memory) => unsafe { process.malloc.free_slow(memory) },
-            // SAFETY: `memory` is the caller's to free, by this function's contract.
+            // SAFETY: by contract `memory` is the caller's to free.
             _ => unsafe { free_other(process, memory) },
         }
     }
@@ -483,12 +482,12 @@ impl Uslab {
         };
         let process = PROCESS.get();
         match process {
-            // SAFETY: `memory` is the caller's to free, by this function's contract.
+            // SAFETY: by contract `memory` is the caller's to free.
             Some(process) if process.malloc.holds(memory) => unsafe { process.malloc.realloc(memory, size) },
             _ => match (bootstrap::size_of_piece(memory), process) {
                 // SAFETY: the piece of bootstrap memory has `old` bytes.
                 (Some(old), _) => unsafe { self.leave(memory, old, layout(size)?) },
-                // SAFETY: `memory` is the caller's to free, by this function's contract.
+                // SAFETY: by contract `memory` is the caller's to free.
                 (None, Some(process)) => unsafe { process.malloc.realloc(memory, size) },
                 (None, None) => {
                     report(CorruptionKind::Foreign, memory);
@@ -504,9 +503,9 @@ impl Uslab {
     /// As [`free`](Self::free), and the layout is right.
     #[inline(always)]
     pub(crate) unsafe fn free_sized(&self, memory: NonNull<u8>, layout: Layout) {
-        // SAFETY: `memory` has this layout and is the caller's to free, by this function's contract.
+        // SAFETY: by contract `memory` has this layout, and is the caller's to free.
         if !unsafe { self.free_sized_fast(memory.as_ptr(), layout.size(), layout.align()) } {
-            // SAFETY: `memory` has this layout and is the caller's to free, by this function's contract.
+            // SAFETY: by contract `memory` has this layout, and is the caller's to free.
             unsafe { self.free_sized_slow(memory, layout) };
         }
     }
@@ -519,7 +518,7 @@ impl Uslab {
     #[inline(always)]
     #[must_use]
     pub unsafe fn free_sized_fast(&self, memory: *mut u8, size: usize, align: usize) -> bool {
-        // SAFETY: null, or of this layout and the caller's to free, by this function's contract.
+        // SAFETY: by contract null, or of this layout and the caller's to free.
         unsafe { FAST.free_sized(memory, size, align) }
     }
     #[cold]
@@ -527,7 +526,7 @@ impl Uslab {
     unsafe fn free_sized_slow(&self, memory: NonNull<u8>, layout: Layout) {
         let process = PROCESS.get();
         match process {
-            // SAFETY: `memory` has this layout and is the caller's to free, by this function's contract.
+            // SAFETY: by contract `memory` has this layout, and is the caller's to free.
             Some(process) if process.malloc.holds(memory) => unsafe {
                 if process.own_paths.is_some() {
                     process.malloc.free_sized(memory, layout);
@@ -535,7 +534,7 @@ impl Uslab {
                     process.malloc.free_sized_slow(memory, layout);
                 }
             },
-            // SAFETY: `memory` is the caller's to free, by this function's contract.
+            // SAFETY: by contract `memory` is the caller's to free.
             _ => unsafe { free_other(process, memory) },
         }
     }
@@ -553,7 +552,7 @@ impl Uslab {
     ) -> Result<NonNull<u8>, AllocError> {
         match PROCESS.get() {
             Some(process) if process.malloc.holds(memory) || bootstrap::size_of_piece(memory).is_none() =>
-            // SAFETY: `memory` has this layout and is the caller's to free, by this function's contract.
+            // SAFETY: by contract `memory` has this layout, and is the caller's to free.
             unsafe { process.malloc.realloc_sized(memory, layout, size, Gfp::KERNEL) },
             _ => match Layout::from_size_align(size, layout.align()) {
                 // SAFETY: the memory was allocated for `layout`, so it has that many bytes.
@@ -583,11 +582,11 @@ impl Uslab {
     pub unsafe fn usable_size(&self, memory: NonNull<u8>) -> usize {
         let process = PROCESS.get();
         match process {
-            // SAFETY: `memory` is not freed during the call, by this function's contract.
+            // SAFETY: by contract `memory` is not freed during the call.
             Some(process) if process.malloc.holds(memory) => unsafe { process.malloc.usable_size(memory) },
             _ => match (bootstrap::size_of_piece(memory), process) {
                 (Some(bytes), _) => bytes,
-                // SAFETY: `memory` is not freed during the call, by this function's contract.
+                // SAFETY: by contract `memory` is not freed during the call.
                 (None, Some(process)) => unsafe { process.malloc.usable_size(memory) },
                 (None, None) => {
                     report(CorruptionKind::NotAnObject, memory);
@@ -794,8 +793,7 @@ unsafe impl core::alloc::GlobalAlloc for Uslab {
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         match self.allocate_fast(layout.size(), layout.align()) {
             Some(memory) => {
-                // SAFETY: the memory was allocated for `layout`, so it has that many bytes, and no other
-                // thread has it.
+                // SAFETY: allocated just now, of that many bytes.
                 unsafe { memory.write_bytes(0, layout.size()) };
                 memory.as_ptr()
             }

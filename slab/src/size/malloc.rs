@@ -179,12 +179,11 @@ impl Malloc {
     /// above 4 MiB; otherwise as [`KmemCache::alloc`].
     #[inline]
     pub fn alloc(&self, layout: Layout, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
-        // SAFETY: the malloc and its caches live.
+        // SAFETY: the malloc lives.
         match unsafe { self.fast.alloc(layout.size(), layout.align()) } {
             Some(memory) => {
                 if gfp.contains(Gfp::ZERO) {
-                    // SAFETY: the memory was allocated for `layout`, so it has that many bytes, and no other
-                    // thread has it.
+                    // SAFETY: allocated just now, of that many bytes.
                     unsafe { memory.write_bytes(0, layout.size()) };
                 }
                 Ok(memory)
@@ -203,12 +202,11 @@ impl Malloc {
             return self.alloc_counted(class, layout, gfp);
         }
         if !profiler.runs()
-            // SAFETY: the malloc and its caches live.
+            // SAFETY: the malloc lives.
             && let Some(memory) = unsafe { self.fast.alloc_claimed(layout.size(), layout.align()) }
         {
             if gfp.contains(Gfp::ZERO) {
-                // SAFETY: the memory was allocated for `layout`, so it has that many bytes, and no other
-                // thread has it.
+                // SAFETY: allocated just now, of that many bytes.
                 unsafe { memory.write_bytes(0, layout.size()) };
             }
             return Ok(memory);
@@ -244,7 +242,7 @@ impl Malloc {
         let cpu = || self.core.cpus.current();
         let memory = match self.core.profiler.count(cpu, size_of_class(class), || cache.name()) {
             Some(sample) => sample,
-            // SAFETY: the malloc and its caches live.
+            // SAFETY: the malloc lives.
             None => match unsafe { self.fast.counted.fast_path(class).alloc() } {
                 Some(object) => object.memory(),
                 None => match self.sample(class, layout) {
@@ -254,8 +252,7 @@ impl Malloc {
             },
         };
         if gfp.contains(Gfp::ZERO) {
-            // SAFETY: the memory was allocated for `layout`, so it has that many bytes, and no other thread
-            // has it.
+            // SAFETY: allocated just now, of that many bytes.
             unsafe { memory.write_bytes(0, layout.size()) };
         }
         Ok(memory)
@@ -351,12 +348,12 @@ impl Malloc {
     /// # Safety
     /// As [`free`](Self::free), after a success.
     pub unsafe fn realloc(&self, memory: NonNull<u8>, size: usize) -> Result<NonNull<u8>, AllocError> {
-        // SAFETY: `memory` is the caller's to free, by this function's contract.
+        // SAFETY: by contract `memory` is the caller's to free.
         let usable = match unsafe { self.fast.size_of(memory) } {
             Some(size) => size,
             None => {
                 let usable = self.core.size_to_move(memory)?;
-                // SAFETY: `memory` is the caller's, by this function's contract, and holds `size` bytes.
+                // SAFETY: `memory` is the caller's, by contract, and holds `size` bytes.
                 if fits_in_place(usable, size) && unsafe { self.core.resize_object(memory, size) } {
                     return Ok(memory);
                 }
@@ -389,10 +386,9 @@ impl Malloc {
     /// `memory` came from [`alloc`](Self::alloc) of this malloc with this layout, and is not used any more.
     #[inline]
     pub unsafe fn free_sized(&self, memory: NonNull<u8>, layout: Layout) {
-        // SAFETY: the malloc lives; `memory` has this layout and is the caller's to free, by this function's
-        // contract.
+        // SAFETY: the malloc lives; by contract `memory` has this layout, and is the caller's to free.
         if !unsafe { self.fast.free_sized(memory.as_ptr(), layout.size(), layout.align()) } {
-            // SAFETY: `memory` has this layout and is the caller's to free, by this function's contract.
+            // SAFETY: by contract `memory` has this layout, and is the caller's to free.
             unsafe { self.free_sized_slow(memory, layout) };
         }
     }
@@ -401,7 +397,7 @@ impl Malloc {
     #[cold]
     #[inline(never)]
     pub(crate) unsafe fn free_sized_slow(&self, memory: NonNull<u8>, layout: Layout) {
-        // SAFETY: the malloc lives; `memory` is the caller's to free, by this function's contract.
+        // SAFETY: the malloc lives; by contract `memory` is the caller's to free.
         if !self.core.profiler.runs() && unsafe { self.fast.free_claimed(memory.as_ptr()) } {
             return;
         }
@@ -411,7 +407,7 @@ impl Malloc {
         match self.class(layout) {
             // The same layout leads to the same cache, unless it was sampled.
             Some(class) if self.holds(memory) => self.caches[class].cache().free_missed(memory),
-            // SAFETY: `memory` is the caller's to free, by this function's contract.
+            // SAFETY: by contract `memory` is the caller's to free.
             _ => unsafe { self.core.free(memory) },
         }
     }
@@ -425,9 +421,9 @@ impl Malloc {
     /// `memory` came from this subsystem, but from no other malloc of it, and is not used any more.
     #[inline]
     pub unsafe fn free(&self, memory: NonNull<u8>) {
-        // SAFETY: the malloc lives; `memory` is the caller's to free, by this function's contract.
+        // SAFETY: the malloc lives; by contract `memory` is the caller's to free.
         if !unsafe { self.fast.free(memory.as_ptr()) } {
-            // SAFETY: `memory` is the caller's to free, by this function's contract.
+            // SAFETY: by contract `memory` is the caller's to free.
             unsafe { self.free_slow(memory) };
         }
     }
@@ -436,11 +432,11 @@ impl Malloc {
     #[cold]
     #[inline(never)]
     pub(crate) unsafe fn free_slow(&self, memory: NonNull<u8>) {
-        // SAFETY: the malloc lives; `memory` is the caller's to free, by this function's contract.
+        // SAFETY: the malloc lives; by contract `memory` is the caller's to free.
         if !self.core.profiler.runs() && unsafe { self.fast.free_claimed(memory.as_ptr()) } {
             return;
         }
-        // SAFETY: the memory is the caller's, by this function's contract.
+        // SAFETY: by contract the memory is the caller's.
         match unsafe { self.fast.class_at(memory.as_ptr()) } {
             // Its fast path has missed. The cache lives as long as this malloc.
             Some(class) => self.caches[class].cache().free_missed(memory),
@@ -449,7 +445,7 @@ impl Malloc {
                 if !self.holds(memory) && self.core.memory.pages.pfn_of(memory.as_ptr()).is_some() {
                     self.core.tell_pages(|bytes| self.fast.set_bytes(bytes));
                 }
-                // SAFETY: `memory` is the caller's to free, by this function's contract.
+                // SAFETY: by contract `memory` is the caller's to free.
                 unsafe { self.core.free(memory) }
             }
         }
@@ -493,7 +489,7 @@ impl Malloc {
     /// # Safety
     /// `memory` came from this subsystem, but from no other malloc of it, and is not freed during the call.
     pub unsafe fn usable_size(&self, memory: NonNull<u8>) -> usize {
-        // SAFETY: `memory` is not freed during the call, by this function's contract.
+        // SAFETY: by contract `memory` is not freed during the call.
         unsafe { self.fast.size_of(memory) }.unwrap_or_else(|| self.core.usable_size(memory))
     }
 }

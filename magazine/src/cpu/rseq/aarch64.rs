@@ -188,9 +188,9 @@ impl PcpuPtr {
     /// head's line if the stack is quiet.
     #[inline(always)]
     pub(crate) fn push(&self, class: Class, round: NonNull<u8>) -> bool {
-        // SAFETY: each CPU number's word leads to a region in which the class has a stack, and only sections
-        // of this CPU store there. The round is stored above the length, in a place that `cap` allows: no
-        // operation reads there before the length moves. The empty region's caps are 0.
+        // SAFETY: each word leads to a region with a stack of the class, where only sections of its CPU
+        // store. The round is stored above the length, in a place that `cap` allows: no operation reads there
+        // before the length moves. The empty region's caps are 0.
         unsafe {
             section!([
                 "ldur {c}, [x16, -{cap}]",                        // cap:32 | limit:16 | quiet:16
@@ -224,10 +224,9 @@ impl PcpuPtr {
     /// As [`Region::push_batch`](crate::region::Region::push_batch) on this CPU's region. At least one round.
     #[inline(never)]
     pub(super) fn push_batch(&self, class: Class, rounds: &[NonNull<u8>]) -> bool {
-        // SAFETY: each CPU number's word leads to a region in which the class has a stack, and rounds are
-        // stored above its length, in places that the new `cap` allows. That `cap` is within the limit, so
-        // within the class's room, and within the committed part of the region, which is empty in the empty
-        // region.
+        // SAFETY: each word leads to a region with a stack of the class. Rounds are stored above its length,
+        // up to the new `cap`, which is within the class's limit, hence its room, and the committed part of
+        // the region, of which the empty region has no byte.
         unsafe {
             section!([
                 "and x17, {w}, {len}",
@@ -287,8 +286,8 @@ impl PcpuPtr {
     /// As [`Region::pop_batch`](crate::region::Region::pop_batch) on this CPU's region. At least one round.
     #[inline(never)]
     pub(super) fn pop_batch(&self, class: Class, count: u32, into: *mut NonNull<u8>) -> bool {
-        // SAFETY: each CPU number's word leads to a region in which the class has a stack, with `count` rounds
-        // or more if it pops; `into` has room for `count`, and no other thread uses it.
+        // SAFETY: each word leads to a region with a stack of the class, which pops if it has `count` rounds;
+        // `into` has room for them, and no other thread uses it.
         unsafe {
             section!([
                 "and x17, {w}, {len}",

@@ -59,7 +59,7 @@ pub(super) unsafe fn register(area: *mut c_void) -> bool {
         Err(_) => false,
     };
     if !registered {
-        // SAFETY: `area` is this thread's, by this function's contract.
+        // SAFETY: `area` is this thread's, by contract.
         unsafe { leave(area) };
     }
     registered

@@ -146,7 +146,7 @@ impl FastPaths {
     /// The malloc lives.
     #[inline(always)]
     pub(crate) unsafe fn alloc(&self, size: usize, align: usize) -> Option<NonNull<u8>> {
-        // SAFETY: the malloc and its layers live, by this function's contract.
+        // SAFETY: by contract the malloc lives.
         self.fast_path_for(size, align)
             .and_then(|fast_path| unsafe { fast_path.alloc_fast() })
             .map(Object::memory)
@@ -167,7 +167,7 @@ impl FastPaths {
         // SAFETY: the word is below `WORDS`, the number of entries.
         let fast_path = unsafe { self.by_words.fast_path_as(&self.counted, word) };
         let bytes = BYTES[usize::from(BY_WORDS[word])];
-        // SAFETY: the malloc and its layers live, by this function's contract.
+        // SAFETY: by contract the malloc lives.
         profiler
             .countdown(fast_path.cpu())
             .spend(bytes.into(), || unsafe { fast_path.alloc_fast() })
@@ -185,8 +185,8 @@ impl FastPaths {
         if word >= WORDS || self.offset(memory).is_none() {
             return false;
         }
-        // SAFETY: the malloc and its layers live, by contract; the same size leads to the same layer, and null
-        // is in no page.
+        // SAFETY: by contract the malloc lives; the same size leads to the same layer, and null is in no
+        // page.
         unsafe {
             let fast_path = self.by_words.fast_path_as(&self.frees, word);
             fast_path.free_fast(Object::new(NonNull::new_unchecked(memory)))
@@ -199,9 +199,9 @@ impl FastPaths {
     #[inline(always)]
     #[must_use]
     pub(crate) unsafe fn free(&self, memory: *mut u8) -> bool {
-        // SAFETY: the memory is the caller's, by this function's contract.
+        // SAFETY: by contract the memory is the caller's.
         match unsafe { self.fast_path_of(memory) } {
-            // SAFETY: the malloc and its layers live, by contract; null has no fast path.
+            // SAFETY: by contract the malloc lives; null has no fast path.
             Some(fast_path) => unsafe { fast_path.free_fast(Object::new(NonNull::new_unchecked(memory))) },
             None => false,
         }
@@ -213,7 +213,7 @@ impl FastPaths {
     /// As [`alloc`](Self::alloc).
     #[inline]
     pub(crate) unsafe fn alloc_claimed(&self, size: usize, align: usize) -> Option<NonNull<u8>> {
-        // SAFETY: the malloc and its layers live, by this function's contract.
+        // SAFETY: by contract the malloc lives.
         self.fast_path_for(size, align)
             .and_then(|fast_path| unsafe { fast_path.alloc_claimed() })
             .map(Object::memory)
@@ -225,9 +225,9 @@ impl FastPaths {
     #[inline]
     #[must_use]
     pub(crate) unsafe fn free_claimed(&self, memory: *mut u8) -> bool {
-        // SAFETY: the memory is the caller's, by this function's contract.
+        // SAFETY: by contract the memory is the caller's.
         match unsafe { self.fast_path_of(memory) } {
-            // SAFETY: the malloc and its layers live, by contract; null has no fast path.
+            // SAFETY: by contract the malloc lives; null has no fast path.
             Some(fast_path) => unsafe { fast_path.free_claimed(Object::new(NonNull::new_unchecked(memory))) },
             None => false,
         }
@@ -268,7 +268,7 @@ impl FastPaths {
     /// As [`class_at`](Self::class_at).
     #[inline(always)]
     unsafe fn fast_path_of(&self, memory: *mut u8) -> Option<FastPath<Object, StackMemory>> {
-        // SAFETY: the memory is the caller's, by this function's contract; there is a path for each class.
+        // SAFETY: by contract the memory is the caller's; there is a path for each class.
         unsafe { self.class_at(memory).map(|class| self.frees.fast_path(class)) }
     }
     /// Bytes of the object.
@@ -277,7 +277,7 @@ impl FastPaths {
     /// As [`class_at`](Self::class_at).
     #[inline]
     pub(super) unsafe fn size_of(&self, memory: NonNull<u8>) -> Option<usize> {
-        // SAFETY: the memory is the caller's, by this function's contract.
+        // SAFETY: by contract the memory is the caller's.
         unsafe { self.class_at(memory.as_ptr()) }.map(size_of_class)
     }
 }
