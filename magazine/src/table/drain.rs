@@ -307,8 +307,7 @@ impl<M: Memory> Table<M> {
             }
         }
         let _one_at_a_time = self.lock_drains();
-        // SAFETY: the lock of drains is held; this drain has closed the class, or claimed it from the drain
-        // that did.
+        // SAFETY: the lock of drains is held; this drain has closed or claimed the class.
         unsafe { self.reopen(class) };
     }
 
@@ -356,8 +355,8 @@ impl<M: Memory> Table<M> {
         });
         planted!("the first of two drains opens the stack" => let left = 0);
         if left == 0 {
-            // Relaxed: written under the lock of drains. An operation that opens the stack has that lock
-            // later, and so sees all that this drain has read.
+            // Relaxed: an operation that opens the stack takes the lock of drains later, which orders it after
+            // this drain's reads.
             number.limit.store(number.open.get() as u32, Relaxed);
         }
     }

@@ -165,8 +165,8 @@ impl Core {
         }
     }
 
-    /// Runs `make` on a core with as many pages as the system grants: fewer than requested, if address space
-    /// is refused to the pages or to their tables.
+    /// Runs `make` on a core with as many pages as the system grants: fewer, if it refuses addresses for pages
+    /// or tables.
     pub(crate) fn start_with_fewer_pages<T>(
         mut config: Config,
         mut make: impl FnMut(&Arc<Self>) -> Result<T, CacheError>,
@@ -199,8 +199,7 @@ impl Core {
         }
     }
     pub(crate) fn has_zones(&self) -> bool {
-        // Relaxed: a thread that has an object of a cache with red zones got it after the store in
-        // `zones_are`.
+        // Relaxed: a thread that has an object of such a cache got it after `zones_are`.
         self.zones.load(Relaxed)
     }
 
@@ -289,8 +288,7 @@ impl Core {
     pub(crate) fn shed(&self) {
         self.background.wake();
     }
-    /// Starts or wakes the reaper: an object with a destructor was constructed, which may hold more memory than
-    /// is known.
+    /// Starts or wakes the reaper: a new object with a destructor may hold unknown memory.
     #[inline]
     pub(crate) fn grown_object(&self) {
         if self.background.is_wanted() {

@@ -49,8 +49,7 @@ impl Cache {
         unsafe { self.frees.free_fast(Object(object)) }
     }
 
-    /// As `free`, for a caller without a handle: the handles of the cache may be dropped, and the cache may be
-    /// destroyed after this object's free.
+    /// As `free`, for a caller without a handle: all handles may be dropped, and this free may end the cache.
     ///
     /// # Safety
     /// As [`free`](Self::free); it is an object of `cache`, which may be destroyed when this returns.
@@ -76,7 +75,7 @@ impl Cache {
             cache.as_ref().core.note_free(object);
             cache.as_ref().frees
         };
-        // SAFETY: the object is in use, so the cache and its layer live until it is on a stack; a drain waits
+        // SAFETY: the object is in use until it is on a stack, so the cache and its layer live; a drain waits
         // for the claim.
         if unsafe { frees.free_claimed(Object(object)) } {
             return;
@@ -226,8 +225,8 @@ impl Cache {
         self.counts.direct_paths.count(&op);
     }
 
-    /// Marks an object as free. Returns `false`, and reports the corruption, if it is not an object of this
-    /// cache that is in use. Only for checked caches; otherwise the slabs detect it.
+    /// Marks an object as free. Returns `false`, and reports it, if it is no object of this cache in use. Only
+    /// for checked caches; otherwise the slabs detect it.
     #[inline(always)]
     fn check_and_mark_free(&self, object: NonNull<u8>) -> bool {
         if let Some(checked) = &self.checked

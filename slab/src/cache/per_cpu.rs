@@ -92,8 +92,8 @@ const MAX_DEPOT_MAGAZINES: usize = 1024;
 const MIN_DEPOT_MAGAZINES: usize = 10;
 
 impl Magazines {
-    /// The layer's sizes for objects at a distance of `stride` bytes that each hold `holds` bytes more; `None`
-    /// without magazines.
+    /// The layer's sizes for objects `stride` bytes apart that each hold `holds` bytes more; `None` without
+    /// magazines.
     pub(crate) fn config(self, stride: usize, holds: usize) -> Option<Config> {
         match self {
             Self::Off => None,
@@ -204,7 +204,7 @@ impl PerCpu {
     pub(super) fn is_refused(&self) -> bool {
         matches!(self.front, Front::Refused)
     }
-    /// Puts a freed object into the quarantine, if there is one. `out` gets the objects that may be reused.
+    /// Passes a freed object through the quarantine, if any. `out` gets reusable objects.
     pub(super) fn delay(&self, object: NonNull<u8>, out: impl Fn(NonNull<u8>)) {
         match &self.quarantine {
             Some(quarantine) => quarantine.push(object, out),
@@ -303,8 +303,7 @@ impl PerCpu {
         self.release_idle(slabs) + self.layer().map_or(0, |layer| layer.reap(slabs))
     }
 
-    /// Takes part in [sweeps](OBJECTS) of the table's stacks from now on. The cache is on the list of caches
-    /// that collect the swept objects.
+    /// Takes part in [sweeps](OBJECTS) of the table's stacks. The cache is on the list of caches that collect.
     pub(crate) fn join_sweeps(&self) {
         self.each(|layer| layer.join_sweeps(OBJECTS));
     }
@@ -327,7 +326,7 @@ impl PerCpu {
         self.release(op, slabs);
         self.each(Layer::shrink);
     }
-    /// Closes the magazines: later frees go to the slabs.
+    /// Closes the magazines: later frees reach the slabs.
     pub(super) fn close(&self) {
         self.quarantine.iter().for_each(|quarantine| quarantine.close(true));
         self.each(Layer::close);

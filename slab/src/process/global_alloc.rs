@@ -163,7 +163,7 @@ thread_local! {
 #[cold]
 #[inline(never)]
 fn start() -> Option<&'static Process> {
-    // Relaxed: only a pid; `PROCESS` publishes the started allocator separately.
+    // Relaxed: only a pid; `PROCESS` publishes the allocator.
     let who = STARTING.load(Relaxed);
     if who == NEVER || HERE.get() {
         return PROCESS.get();
@@ -186,12 +186,12 @@ fn start_here() -> Option<&'static Process> {
     config.pages.huge_pages = options.huge_pages;
     config.huge_cache = options.huge_cache.unwrap_or(config.huge_cache);
     config.harden = options.harden;
-    // With hardening, some objects are drawn to get separate pages.
+    // With hardening, some objects get separate pages.
     let guard = options.guard.or(config.harden.guard_pages.then_some(HARDENED_GUARD));
     config.guard_every = guard.or_else(guard_wanted).unwrap_or(0);
     config.guard_slots = options.guard_slots.unwrap_or(config.guard_slots);
     config.check_frees = options.check.unwrap_or(config.check_frees) || config.harden.is_on();
-    // The thread that allocated a leaked object is the one that leaked it.
+    // Leaks are reported by where they were allocated.
     let slab_debug = options.slab_debug.or(options.leaks.then_some("FU"));
     config.slab_debug = slab_debug.and_then(DebugRules::of_static).unwrap_or_default();
     config.reap_every = options.reap.filter(|interval| !interval.is_zero());
@@ -214,8 +214,8 @@ fn start_here() -> Option<&'static Process> {
     #[cfg(unix)]
     at_fork::register();
     if options.stats || options.leaks {
-        // Programs close their standard error when they end, before this runs (GNU's `close_stdout`); so it
-        // uses a copy.
+        // Programs close their standard error when they end, before this runs (GNU's `close_stdout`); hence a
+        // copy.
         if let Ok(to) = own_stderr() {
             // SAFETY: only the starting thread runs this; the handler is a function of this program.
             unsafe {
@@ -247,8 +247,7 @@ fn start_here() -> Option<&'static Process> {
         process.own_paths = unsafe { (!malloc.open(&FAST)).then(|| malloc.fast()) };
     }
     let process = PROCESS.publish(process);
-    // AcqRel: pairs with the AcqRel in `Uslab::reap_every`. The later of the two sees all writes before the
-    // earlier one.
+    // AcqRel: pairs with the AcqRel in `Uslab::reap_every`: the later one sees the other's stores.
     STARTING.fetch_add(0, AcqRel);
     process.reap_as_wanted();
     process.guard_as_wanted();
@@ -291,7 +290,7 @@ extern "C" fn at_exit() {
     // SAFETY: stored before this handler was registered; the process ends once.
     let to = unsafe { STATS.take() };
     let (Some((to, was)), Some(process)) = (to, PROCESS.get()) else { return };
-    // Its descriptor may be another file's by now, which must not be closed.
+    // Its descriptor may be another file's by now: not closed.
     let mut to = core::mem::ManuallyDrop::new(to);
     if identity(&to) != was {
         return;
@@ -703,8 +702,7 @@ impl Uslab {
             core.shrink(&core.operation(What::Reclaim));
             let released = pages.decommit();
             core.discard_tags();
-            // Whole blocks are returned. Parts of them that were returned before and not used since are not
-            // memory.
+            // Whole blocks are returned. Parts of them that were decommitted before are not memory.
             let freed = pages.pages_freed();
             let since = freed.saturating_sub(process.released.swap(freed, Relaxed));
             mapped + released.min(since as usize * PAGE_SIZE)
@@ -733,8 +731,7 @@ impl Uslab {
     /// calls.
     pub fn guard_every(&self, allocations: u32) {
         GUARD_WANTED.set(allocations.min(UNSAID - 1));
-        // AcqRel: pairs with the AcqRel at the end of a start. The later of the two sees all writes before the
-        // earlier one.
+        // AcqRel: pairs with the AcqRel at the end of a start: the later one sees the other's stores.
         STARTING.fetch_add(0, AcqRel);
         if let Some(process) = PROCESS.get() {
             process.guard_as_wanted();
@@ -768,8 +765,7 @@ impl Uslab {
     /// called before the first allocation, and starts nothing.
     pub fn reap_every(&self, interval: Duration) {
         REAP_WANTED.set(u32::try_from(interval.as_millis()).unwrap_or(u32::MAX).max(1));
-        // AcqRel: pairs with the AcqRel at the end of a start. The later of the two sees all writes before the
-        // earlier one.
+        // AcqRel: pairs with the AcqRel at the end of a start: the later one sees the other's stores.
         STARTING.fetch_add(0, AcqRel);
         if let Some(process) = PROCESS.get() {
             process.reap_as_wanted();
@@ -777,8 +773,8 @@ impl Uslab {
     }
 }
 
-// Only on systems where `std`'s locks are a futex. Others are allocated on the heap when they are first taken:
-// an allocation would recurse without end.
+// Only on systems where `std`'s locks are a futex. Others are allocated on the heap at their first use: an
+// allocation would recurse.
 #[cfg(any(target_os = "linux", target_os = "android", target_os = "freebsd", windows))]
 // SAFETY: memory is of the requested layout and its owner's alone until it is freed; nothing unwinds.
 unsafe impl core::alloc::GlobalAlloc for Uslab {

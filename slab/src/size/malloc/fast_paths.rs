@@ -43,8 +43,8 @@ impl Stride {
     /// 2^15 for offsets below 2^17.
     const MOST: usize = 1 << 17;
 
-    /// For objects at a distance of `stride` bytes in slabs of `slab` bytes, a power of two; `None` for larger
-    /// slabs, whose objects are found by their frames.
+    /// For objects `stride` bytes apart in slabs of `slab` bytes, a power of two; `None` for larger slabs,
+    /// whose objects are found by their frames.
     fn new(stride: usize, slab: usize) -> Option<Self> {
         (slab <= Self::MOST)
             .then(|| Self { mask: (slab - 1) as u32, multiples: u32::MAX / stride as u32 + 1 })
@@ -90,8 +90,8 @@ unsafe impl Send for FastPaths {}
 unsafe impl Sync for FastPaths {}
 
 impl FastPaths {
-    /// Creates the paths of a malloc's caches in `place`, because they are 16 KiB, too large to move. The
-    /// caches live as long as the paths are used.
+    /// Creates the paths of a malloc's caches in `place`: 16 KiB is too much to move. The caches outlive the
+    /// paths' use.
     pub(super) fn make(place: &mut MaybeUninit<Self>, core: &Core, caches: &[KmemCache; CLASSES]) {
         let pages = &core.memory.pages;
         let mut strides = [Stride::default(); CLASSES + 1];
@@ -151,8 +151,8 @@ impl FastPaths {
             .and_then(|fast_path| unsafe { fast_path.alloc_fast() })
             .map(Object::memory)
     }
-    /// As `alloc`, while a profile runs that observes allocations only. `None` also if no such profile runs,
-    /// or this allocation is a sample.
+    /// As `alloc`, while a profile runs that observes only allocations. Also `None` if none runs, or for a
+    /// sample.
     ///
     /// # Safety
     /// As [`alloc`](Self::alloc).
@@ -164,7 +164,7 @@ impl FastPaths {
         if word >= WORDS || !profiler.counts_only() {
             return None;
         }
-        // SAFETY: the word is below `WORDS`, the number of entries.
+        // SAFETY: the table has `WORDS` entries.
         let fast_path = unsafe { self.by_words.fast_path_as(&self.counted, word) };
         let bytes = BYTES[usize::from(BY_WORDS[word])];
         // SAFETY: by contract the malloc lives.
@@ -246,16 +246,15 @@ impl FastPaths {
         self.offset(memory.as_ptr()).is_some()
     }
 
-    /// The class of the object that begins at `memory`; `None` if it is no object of a size class, or its
-    /// page's class is not recorded.
+    /// The class of the object that begins at `memory`; `None` if no class is recorded, or no object begins
+    /// there.
     ///
     /// # Safety
     /// The memory there is the caller's.
     #[inline(always)]
     pub(super) unsafe fn class_at(&self, memory: *mut u8) -> Option<usize> {
         let offset = self.offset(memory)?;
-        // SAFETY: each page has a recorded class, one of `CLASSES`; the page's memory is the caller's, by
-        // contract.
+        // SAFETY: each page has a class, one of `CLASSES`; by contract its memory is the caller's.
         unsafe {
             let class = self.page_classes.add(offset / PAGE_SIZE).as_ref().get().class();
             let begins = self.strides.get_unchecked(class).begins_object(offset);

@@ -128,7 +128,7 @@ impl StaticPaths {
     #[must_use]
     pub(crate) unsafe fn free(&'static self, memory: *mut u8) -> bool {
         let Some(offset) = self.offset(memory) else { return false };
-        // SAFETY: the paths are open. Each page has a class, with an entry here; the page's memory is the
+        // SAFETY: the paths are open. Each page has a class, with an entry here; by contract its memory is the
         // caller's.
         unsafe {
             // Relaxed: stored before the base, whose Acquire in `offset` ordered it.
