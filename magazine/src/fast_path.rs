@@ -71,7 +71,7 @@ impl<R: Round, M: Memory> FastPath<R, M> {
     pub fn stack(&self) -> u32 {
         if self.is_disabled() { 0 } else { self.class.stack }
     }
-    /// For debuggers: offset of the field with the stack's position.
+    /// For debuggers: address of the stack's offset.
     pub(crate) fn stack_place(&self) -> usize {
         (&raw const self.class.stack).addr()
     }

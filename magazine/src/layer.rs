@@ -121,9 +121,9 @@ impl Config {
 /// Counters of a layer. Exact at quiescence; otherwise each is a separate snapshot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Rounds handed out and taken back, all paths.
+    /// Rounds allocated, on all paths.
     pub allocs: u64,
-    /// See `allocs`.
+    /// Rounds freed, on all paths.
     pub frees: u64,
     /// These operations by the level that served them.
     pub paths: Paths,
@@ -385,7 +385,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
 
     // ---- allocation ----
 
-    /// A round, from the nearest level that has one; `None` if the supplier has none either.
+    /// A round, from the nearest level that has one; `None` if the supplier has no round either.
     ///
     /// Cost: as [`FastPath::alloc`]; once per magazine a visit to the depot; a shared lock only there and in
     /// the supplier.
@@ -558,8 +558,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
 
     // ---- magazines ----
 
-    /// Puts a full magazine into the depot. The supplier gets it if it is not full or the depot is at its
-    /// limit.
+    /// Puts a magazine into the depot; if it is not full, or the depot does not take it, flushes it.
     fn put_away(
         &self,
         op: &Operation,
@@ -762,7 +761,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
             for region in self.table.used(0..self.cpus().count()) {
                 let (served, len) = region.served(node.class());
                 ops += served;
-                // Rounds that a drain has taken and not begun to give away are still on the stack.
+                // Rounds of a drain that has not begun to give them away are still on the stack.
                 let len = len + u64::from(region.taken(node.class()));
                 held += len;
                 stats.magazines += len.div_ceil(stats.capacity);

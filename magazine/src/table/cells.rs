@@ -1,6 +1,5 @@
-//! Words and regions of a table for checkers: separate cells and atomics, not in memory. Inlined paths have
-//! words only in models that request them; in all others each operation takes the slow path, so that there is
-//! less to explore.
+//! Words and regions of a table for checkers: separate cells and atomics. Inlined paths have words only in
+//! models that request them; otherwise each operation takes the slow path, so that there is less to explore.
 
 use super::{Number, Table};
 use crate::cpu::Cpus;

@@ -201,7 +201,7 @@ struct Counts {
     direct_paths: PathCounts,
     /// Objects of another node than the requested one.
     other_node_allocs: Counter,
-    /// Of the frees that bypassed the magazines, those of another node's objects.
+    /// Frees of another node's objects that bypassed the magazines.
     other_node_frees: Counter,
     /// Objects that wait for readers, as `grace`.
     deferred: AtomicU64,
@@ -209,10 +209,10 @@ struct Counts {
     destructed: Counter,
     /// Objects that are constructed, or about to be.
     live: AtomicU64,
-    /// Bytes that the constructed objects hold, as charged, and the mean of one object.
+    /// Bytes that the constructed objects hold, as charged; `weight` is the mean of one object.
     held: AtomicU64,
     weight: AtomicU64,
-    /// Finished waits, and their nanoseconds.
+    /// Finished waits; `waited` has their nanoseconds.
     waits: Counter,
     waited: Counter,
     failures: Counter,
@@ -310,7 +310,7 @@ impl Cache {
     pub(crate) fn waiters(&self) -> &Waiters {
         &self.waiters
     }
-    /// The most allocations that one miss of the inlined path stands for.
+    /// The most allocations per miss of the inlined path.
     pub(crate) fn allocs_of_a_miss(&self) -> u64 {
         if self.config.check_frees { 1 } else { self.config.per_cpu.capacity() }
     }

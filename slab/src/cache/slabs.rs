@@ -59,7 +59,7 @@ thread_local! {
 impl Cache {
     pub(super) fn object(&self, ObjectIndex { slab, index }: ObjectIndex) -> Object {
         let base = self.core.memory.pages.address(slab);
-        // SAFETY: the object lies inside the slab's block.
+        // SAFETY: the object is inside the slab's block.
         Object(unsafe { behind(base, self.geometry().offset(index)) })
     }
 

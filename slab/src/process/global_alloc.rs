@@ -11,8 +11,7 @@
 //!
 //! * No code here panics, and no code that an allocation runs calls the global heap, which would recurse. (A
 //!   start does, and its own state detects it.)
-//! * No thread-local has a destructor, so an allocation is legal in the last destructor of a thread. None
-//!   needs `main`.
+//! * No thread-local has a destructor, so an allocation is legal in the last destructor of a thread. No call needs `main`.
 //! * The subsystem is this allocator's alone. Object caches that the program makes are in another one, which
 //!   allocates here.
 //! * A fork finds every lock held (`at_fork`).
@@ -677,10 +676,10 @@ impl Uslab {
     pub fn leaks(&self) -> Option<Holders> {
         PROCESS.get().map(|process| process.core().leaks())
     }
-    /// Unmaps addresses that are only reserved if the process exceeds its limit (`RLIMIT_AS`), so that it can
-    /// map memory at all. From then on pages get their addresses when they are committed, and leave 32 MiB, or
-    /// an eighth of the limit, to other mappings. The number of pages stays bounded by this limit if it is
-    /// raised later. For a program that has just set the limit; without a limit nothing happens.
+    /// If the process exceeds its limit on addresses (`RLIMIT_AS`), unmaps those that are only reserved, so
+    /// that it can map memory. From then on pages get their addresses when they are committed, and leave 32
+    /// MiB, or an eighth of the limit, to other mappings. The number of pages stays bounded by this limit if
+    /// it is raised later. For a program that has just set the limit; without a limit nothing happens.
     ///
     /// Cost: a system call; with a limit up to twelve more.
     pub fn fit_address_limit(&self) {
@@ -759,10 +758,10 @@ impl Uslab {
     pub fn reaper(&self) -> Option<ReaperInfo> {
         PROCESS.get().map(|process| process.core().background.info())
     }
-    /// Sets the reaping interval, in steps of a millisecond: a thread of the allocator ends an interval this
-    /// often, once there may be something to reap: see [`reaper`](crate::reaper). Can be called again with
-    /// another interval. `USLAB_OPTIONS` (`reap=MS`, or `reap=0` for no thread) takes precedence. May be
-    /// called before the first allocation, and starts nothing.
+    /// Sets the interval, in steps of a millisecond, at which a thread of the allocator reaps, once there may
+    /// be something to reap: see [`reaper`](crate::reaper). Can be called again with another interval.
+    /// `USLAB_OPTIONS` (`reap=MS`, or `reap=0` for no thread) takes precedence. May be called before the first
+    /// allocation, and starts nothing.
     pub fn reap_every(&self, interval: Duration) {
         REAP_WANTED.set(u32::try_from(interval.as_millis()).unwrap_or(u32::MAX).max(1));
         // AcqRel: pairs with the AcqRel at the end of a start: the later one sees the other's stores.

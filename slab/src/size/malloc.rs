@@ -334,8 +334,8 @@ impl Malloc {
         Ok(zero(moved, layout.size()))
     }
 
-    /// Reallocates memory whose layout is unknown, at an alignment of at most 16. It keeps those of all
-    /// [usable](Self::usable_size) bytes that fit. The memory stays in place if it holds `size` bytes without
+    /// Reallocates memory whose layout is unknown, at an alignment of at most 16. It keeps as many
+    /// [usable](Self::usable_size) bytes as fit. The memory stays in place if it holds `size` bytes without
     /// being twice as large. The result must be freed by [`free`](Self::free).
     ///
     /// Cost: arithmetic and a load of the page's class in place; otherwise as
