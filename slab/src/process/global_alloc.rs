@@ -11,7 +11,8 @@
 //!
 //! * No code here panics, and no code that an allocation runs calls the global heap, which would recurse. (A
 //!   start does, and its own state detects it.)
-//! * No thread-local has a destructor, so an allocation is legal in the last destructor of a thread. No call needs `main`.
+//! * No thread-local has a destructor, so an allocation is legal in the last destructor of a thread. No call
+//!   needs `main`.
 //! * The subsystem is this allocator's alone. Object caches that the program makes are in another one, which
 //!   allocates here.
 //! * A fork finds every lock held (`at_fork`).
