@@ -1,4 +1,4 @@
-//! The inlined path of a class by itself, for an owner who keeps it where every instruction counts.
+//! The inlined path of a class alone, for an owner that stores it where every instruction counts.
 
 use crate::cpu::regions::Words;
 use crate::cpu::rseq::{NO_CLASS, PcpuPtr};
@@ -12,19 +12,20 @@ use core::marker::PhantomData;
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 
-/// What [`Layer::fast_path`](crate::Layer::fast_path) hands out: a few plain instructions on this CPU's stack, or a miss.
+/// The result of [`Layer::fast_path`](crate::Layer::fast_path): a few plain instructions on this CPU's stack,
+/// or a miss.
 #[derive(Debug)]
 pub struct FastPath<R, M = Heap> {
     pcpu: PcpuPtr,
-    /// Where restartable sequences do not serve: `fast` leads to the empty region then.
+    /// `Some` if restartable sequences do not serve; `pcpu` then points to the empty region.
     table: Option<NonNull<Table<M>>>,
     class: Class,
     rounds: PhantomData<fn(R) -> R>,
 }
 
-// SAFETY: what it leads to is a table, which any thread may use.
+// SAFETY: any thread may use the table.
 unsafe impl<R, M: Memory> Send for FastPath<R, M> {}
-// SAFETY: as above.
+// SAFETY: any thread may use the table.
 unsafe impl<R, M: Memory> Sync for FastPath<R, M> {}
 
 impl<R, M> Clone for FastPath<R, M> {
@@ -35,11 +36,12 @@ impl<R, M> Clone for FastPath<R, M> {
 impl<R, M> Copy for FastPath<R, M> {}
 
 impl<R: Round, M: Memory> FastPath<R, M> {
-    /// A fast path of no layer that always misses: for an owner who wants to see each round on the slow path.
+    /// A fast path of no layer, which always misses: for an owner that wants to see each round on the slow
+    /// path.
     pub fn disabled() -> Self {
         Self { pcpu: PcpuPtr::disabled(), table: None, class: NO_CLASS, rounds: PhantomData }
     }
-    /// For an owner who keeps the table alive.
+    /// The caller keeps the table alive.
     pub(crate) fn new(table: &Table<M>, class: Class, words: Words) -> Self {
         let sections = !MODEL && table.cpus().mechanism() == Mechanism::Rseq;
         Self {
@@ -50,11 +52,11 @@ impl<R: Round, M: Memory> FastPath<R, M> {
         }
     }
 
-    /// Whether it always misses.
+    /// Returns `true` if it always misses.
     pub fn is_disabled(&self) -> bool {
         self.class == NO_CLASS
     }
-    /// Whether both are open, and of one table.
+    /// Returns `true` if both are open, and belong to one table.
     fn is_beside(&self, other: &Self) -> bool {
         !self.is_disabled() && self.pcpu == other.pcpu && self.table == other.table
     }
@@ -69,18 +71,18 @@ impl<R: Round, M: Memory> FastPath<R, M> {
     pub fn stack(&self) -> u32 {
         if self.is_disabled() { 0 } else { self.class.stack }
     }
-    /// For debuggers: where it is written where the stack lies.
+    /// For debuggers: address of the stack's offset.
     pub(crate) fn stack_place(&self) -> usize {
         (&raw const self.class.stack).addr()
     }
 
-    /// The number of the CPU that this thread runs on, where restartable sequences serve: a hint.
+    /// The number of the CPU that this thread runs on, if restartable sequences serve: a hint.
     #[inline(always)]
     pub fn cpu(&self) -> u32 {
         self.pcpu.cpu()
     }
-    /// The newest round of this CPU's stack; `None` if there is none or the fast path is disabled: then
-    /// [`Layer::alloc_slow`](crate::Layer::alloc_slow).
+    /// Pops the newest round of this CPU's stack. `None` if there is none or the fast path is disabled: then
+    /// call [`Layer::alloc_slow`](crate::Layer::alloc_slow).
     ///
     /// Cost: one operation on the CPU's region, nothing shared.
     ///
@@ -88,11 +90,11 @@ impl<R: Round, M: Memory> FastPath<R, M> {
     /// The layer that it came from lives.
     #[inline(always)]
     pub unsafe fn alloc(&self) -> Option<R> {
-        // SAFETY: passed on.
+        // SAFETY: by contract the layer lives.
         unsafe { self.alloc_fast().or_else(|| self.alloc_claimed()) }
     }
-    /// The first part of [`alloc`](Self::alloc), for one who goes elsewhere when it misses: by a restartable sequence, or not at
-    /// all.
+    /// The first part of [`alloc`](Self::alloc), for a caller that continues elsewhere after a miss: a
+    /// restartable sequence, or nothing.
     ///
     /// # Safety
     /// As [`alloc`](Self::alloc).
@@ -101,21 +103,21 @@ impl<R: Round, M: Memory> FastPath<R, M> {
         // SAFETY: rounds get onto stacks through `R::into_raw` only.
         self.pcpu.pop(self.class).map(|raw| unsafe { R::from_raw(raw) })
     }
-    /// And the second: where restartable sequences do not serve. Warm, and one call away: it would be most of each allocation's
-    /// code.
+    /// The second part of [`alloc`](Self::alloc), if restartable sequences do not serve. Warm, and one call
+    /// away: inlined, it would be most of each allocation's code.
     ///
     /// # Safety
     /// As [`alloc`](Self::alloc).
     #[inline]
     pub unsafe fn alloc_claimed(&self) -> Option<R> {
-        // SAFETY: the layer keeps its table.
+        // SAFETY: the layer lives, by contract, and keeps its table.
         let round = pop(unsafe { self.table?.as_ref() }, self.class)?;
-        // SAFETY: as in `alloc_fast`.
+        // SAFETY: rounds get onto stacks through `R::into_raw` only.
         Some(unsafe { R::from_raw(round) })
     }
 
-    /// Takes a round back; `false` if this CPU's stack has no place for it or the fast path is disabled: then
-    /// [`Layer::free_slow`](crate::Layer::free_slow).
+    /// Pushes a round on this CPU's stack. `false` if the stack has no place for it or the fast path is
+    /// disabled: then call [`Layer::free_slow`](crate::Layer::free_slow).
     ///
     /// Cost: as [`alloc`](Self::alloc).
     ///
@@ -124,7 +126,7 @@ impl<R: Round, M: Memory> FastPath<R, M> {
     #[inline(always)]
     #[must_use = "a round that was not taken is still the caller's"]
     pub unsafe fn free(&self, round: R) -> bool {
-        // SAFETY: passed on.
+        // SAFETY: by contract the layer lives.
         unsafe { self.free_fast(round) || self.free_claimed(round) }
     }
     /// As [`alloc_fast`](Self::alloc_fast).
@@ -143,7 +145,7 @@ impl<R: Round, M: Memory> FastPath<R, M> {
     #[inline]
     #[must_use = "a round that was not taken is still the caller's"]
     pub unsafe fn free_claimed(&self, round: R) -> bool {
-        // SAFETY: the layer keeps its table.
+        // SAFETY: the layer lives, by contract, and keeps its table.
         self.table.is_some_and(|table| push(unsafe { table.as_ref() }, self.class, round.into_raw()))
     }
 }
@@ -153,7 +155,8 @@ mod statics {
     use super::*;
     use crate::cpu::rseq::StaticWords;
 
-    /// The inlined path of a layer whose table has [words in a static](crate::Layer::take_static_words): the address of the words is a constant.
+    /// The inlined path of a layer whose table has [words in a static](crate::Layer::take_static_words): the
+    /// address of the words is a constant.
     #[derive(Debug)]
     pub struct StaticPath<R> {
         words: &'static StaticWords,
@@ -197,7 +200,7 @@ mod statics {
     }
 }
 
-/// By whatever mechanism serves where `PcpuPtr` does not.
+/// Pops under the mechanism that serves if `PcpuPtr` does not.
 #[inline(never)]
 fn pop<M: Memory>(table: &Table<M>, class: Class) -> Option<NonNull<u8>> {
     #[cfg(any(loom, shuttle))]
@@ -215,7 +218,8 @@ fn push<M: Memory>(table: &Table<M>, class: Class, round: NonNull<u8>) -> bool {
     claimed::push(table, class, round)
 }
 
-/// What the fast path needs of a class: where its stack lies. A checker finds its cells by the number instead.
+/// The position of a class's stack, which is all that the fast path needs of a class. A checker finds its
+/// cells by the number instead.
 #[derive(Clone, Copy, Debug)]
 struct Stack {
     #[cfg(any(loom, shuttle))]
@@ -243,7 +247,8 @@ impl Stack {
     }
 }
 
-/// The inlined paths of several layers of one table, side by side: what they share is there once, and each is four bytes.
+/// The inlined paths of several layers of one table. The parts that they share are stored once; each path adds
+/// four bytes.
 #[derive(Debug)]
 #[repr(C)]
 pub struct FastPathTable<R, M, const N: usize> {
@@ -253,13 +258,13 @@ pub struct FastPathTable<R, M, const N: usize> {
     rounds: PhantomData<fn(R) -> R>,
 }
 
-// SAFETY: as of a `FastPath`.
+// SAFETY: any thread may use the table.
 unsafe impl<R, M: Memory, const N: usize> Send for FastPathTable<R, M, N> {}
-// SAFETY: as above.
+// SAFETY: any thread may use the table.
 unsafe impl<R, M: Memory, const N: usize> Sync for FastPathTable<R, M, N> {}
 
 impl<R: Round, M: Memory, const N: usize> FastPathTable<R, M, N> {
-    /// These fast paths, as far as they are of one table; all of them disabled if they are not.
+    /// Combines fast paths of one table. If they belong to several tables, all of them are disabled.
     pub fn of(fast_paths: [FastPath<R, M>; N]) -> Self {
         let Some(first) =
             fast_paths.first().filter(|first| fast_paths.iter().all(|fast_path| fast_path.is_beside(first)))
@@ -278,20 +283,20 @@ impl<R: Round, M: Memory, const N: usize> FastPathTable<R, M, N> {
     /// As [`FastPath::stack`], of fast path `i`.
     ///
     /// # Panics
-    /// When there are not so many.
+    /// If `i` is not below `N`.
     pub fn stack(&self, i: usize) -> u32 {
         let class = self.stacks[i].class();
         if class == NO_CLASS { 0 } else { class.stack }
     }
-    /// Whether they always miss.
+    /// Returns `true` if they always miss.
     pub fn is_disabled(&self) -> bool {
         self.stacks.first().is_none_or(|stack| stack.class() == NO_CLASS)
     }
-    /// Makes a table in `place` by which a fast path is found in one load: the first one is each entry up to `end(0)`, the next one
-    /// each up to `end(1)`, and so on.
+    /// Creates a table in `place` that finds a fast path in one load: entries up to `end(0)` are the first
+    /// path, entries up to `end(1)` the next, and so on.
     ///
     /// # Panics
-    /// When the ends do not ascend to `K`.
+    /// If the ends do not ascend to `K`.
     pub fn spread<const K: usize>(
         &self,
         end: impl Fn(usize) -> usize,
@@ -312,27 +317,27 @@ impl<R: Round, M: Memory, const N: usize> FastPathTable<R, M, N> {
         }
     }
 
-    /// Fast path `i` by the words of other fast paths, which are of the same table: what closes those closes it.
+    /// Fast path `i`, by the words of `others`, which belong to the same table: closing those closes it.
     ///
     /// # Safety
-    /// There are more than `i`.
+    /// `i` is below `N`.
     #[inline(always)]
     pub unsafe fn fast_path_as<const K: usize>(
         &self,
         others: &FastPathTable<R, M, K>,
         i: usize,
     ) -> FastPath<R, M> {
-        // SAFETY: passed on.
+        // SAFETY: by contract `i` is below `N`.
         FastPath { pcpu: others.pcpu, ..unsafe { self.fast_path(i) } }
     }
     /// Fast path `i`.
     ///
     /// # Safety
-    /// There are more than `i`.
+    /// `i` is below `N`.
     #[inline(always)]
     pub unsafe fn fast_path(&self, i: usize) -> FastPath<R, M> {
         debug_assert!(i < N);
-        // SAFETY: by contract.
+        // SAFETY: by contract `i` is below `N`.
         let class = unsafe { self.stacks.get_unchecked(i) }.class();
         FastPath { pcpu: self.pcpu, table: self.table, class, rounds: PhantomData }
     }
@@ -371,21 +376,21 @@ mod tests {
                 let got: Vec<TestRound> =
                     core::iter::from_fn(|| unsafe { fast_paths.fast_path(i).alloc() }).collect();
                 assert!(got.iter().all(|round| round.0 / 10 == i), "{got:?} of class {i}");
-                // The thread may be elsewhere now, but not on simulated CPUs.
+                // Except on simulated CPUs, the thread may have moved.
                 assert!(got.len() == 3 || cpus == Cpus::os() || cpus == Cpus::os().claimed(), "{got:?}");
                 for round in got {
-                    // SAFETY: as above.
+                    // SAFETY: the layers live.
                     if !unsafe { fast_paths.fast_path(i).free(round) } {
                         layer.free(&supplier, round);
                     }
                 }
-                // Moved while it opened a CPU's region, the thread gave a round to the supplier.
+                // If the thread moved while it opened a CPU's region, it gave a round to the supplier.
                 let given = supplier.free.borrow().iter().filter(|round| round.0 / 10 == i).count();
                 assert!(given == 0 || cpus == Cpus::os() || cpus == Cpus::os().claimed(), "{given}");
                 assert_eq!(layer.stats().in_magazines + given as u64, 3);
             }
             for (at, i) in order.into_iter().enumerate() {
-                // SAFETY: as above.
+                // SAFETY: the layers live.
                 let got = unsafe { arranged.fast_path(at).alloc() };
                 assert!(got.is_none_or(|round| round.0 / 10 == i), "{got:?} of class {i}");
                 assert!(got.is_some() || cpus == Cpus::os() || cpus == Cpus::os().claimed());
@@ -401,7 +406,7 @@ mod tests {
             assert!(!front.is_disabled() && FastPath::<TestRound>::disabled().is_disabled());
             let within = front.stack_place().checked_sub((&raw const front).addr()).unwrap();
             assert!(within + size_of::<u32>() <= size_of_val(&front));
-            // SAFETY: inside of it, which is initialised there.
+            // SAFETY: the offset is inside `front`, and initialised.
             let read = unsafe { (&raw const front).byte_add(within).cast::<u32>().read() };
             assert_eq!(read, front.class().stack);
         }
@@ -423,7 +428,7 @@ mod tests {
         sched_setaffinity(this, &allowed).unwrap();
     }
 
-    /// Pins this thread meanwhile.
+    /// Pins this thread during the test.
     #[cfg(target_os = "linux")]
     #[test]
     fn static_paths_are_of_one_table_at_a_time_and_miss_where_its_words_lead_nowhere() {
@@ -449,7 +454,7 @@ mod tests {
                 !layers(&other)[0].take_static_words(&WORDS) && !layer.take_static_words(&WORDS),
                 "they are taken"
             );
-            // SAFETY: the layers are of the table that took the words, and live.
+            // SAFETY: the table of these layers took the words, and the layers live.
             let [path, other_path] = [layer, beside]
                 .map(|layer| unsafe { StaticPath::new(&WORDS, layer.fast_path(Words::Inlined).stack()) });
             assert_eq!((path.alloc(), path.free(TestRound(1))), (None, false), "the stack is not open yet");

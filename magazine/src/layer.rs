@@ -6,37 +6,37 @@
 //!   │ a magazine from the depot ────────────┤      │ the stack gets more places           this CPU only
 //!   │ a magazine filled by the supplier ────┘      │ a magazine to the depot              one shared visit a magazine
 //!   └ None                                         │ depot beyond its limit: the magazine to the supplier
-//!                                                  └ no stack to be had: this round to the supplier
+//!                                                  └ the CPU has no stack: this round to the supplier
 //! ```
 //!
-//! What travels is a magazine. A stack has room for two at least (Bonwick & Adams 2001, section 3.1): at the edge between
-//! full and empty, room for one would mean a visit to the depot for every allocation and every free; with two, at least a
-//! magazine's worth of operations lies between two visits.
+//! Rounds move in magazines. A stack has room for at least two (Bonwick & Adams 2001, section 3.1). With room
+//! for one, a stack at the edge between full and empty would visit the depot for every allocation and every
+//! free. With two, at least a magazine's worth of operations is between two visits.
 //!
 //! ## Invariants
 //!
-//! * A round is in exactly one place: with its user, on a stack, in the depot, or in the hands of one thread.
+//! * A round is in exactly one place: with its user, on a stack, in the depot, or in a local of one thread.
 //! * The depot holds only full magazines.
-//! * Nothing is assumed about the CPU between two operations: a thread may be on another one each time. So nothing is tried
-//!   again: an allocation keeps one round of its magazine before it pushes the others, and whatever cannot be pushed goes
-//!   on to the depot or to the supplier.
+//! * A thread may be on another CPU at each operation, so nothing is retried: an allocation keeps one round of
+//!   its magazine before it pushes the others, and rounds that cannot be pushed go to the depot or to the
+//!   supplier.
 //! * The supplier is called with no lock, claim or operation held.
 //!
 //! ## Nodes
 //!
-//! A layer has a class for each node. A CPU allocates from its own node's. What it frees goes on the stack of the node that
-//! the round is of, and home in magazines.
+//! A layer has a class for each node. A CPU allocates from the class of its own node. A freed round goes on
+//! the stack of the round's node, and returns to that node in magazines.
 //!
 //! ## Locks
 //!
-//! The table's `drains`, a depot's, and the table's `making`, in this order: see ARCHITECTURE.md. A depot that grows takes the
-//! last one under its own; a fork takes them all. None is held while the supplier runs.
+//! The table's `drains`, a depot's lock, and the table's `making`, in this order: see ARCHITECTURE.md. A depot
+//! that grows takes `making` under its own lock; a fork takes them all. None is held while the supplier runs.
 //!
 //! ## Fork
 //!
-//! See [`Fork`]. A thread's memory accesses up to the fork are all in the child or none from some point on, and each operation
-//! commits by one store: so a head and its stack agree. What the other threads held in hand is lost to the child, as all that
-//! they owned: at most a magazine each.
+//! See [`Fork`]. The child sees each thread's memory accesses up to some point and none after it, and each
+//! operation commits by one store: so a head and its stack agree. Rounds in the locals of other threads are
+//! lost to the child, at most a magazine for each thread.
 
 use crate::cpu::regions::Words;
 use crate::cpu::rseq::StaticWords;
@@ -58,17 +58,18 @@ use core::ops::Range;
 use core::ptr::NonNull;
 use std::sync::Arc;
 
-/// Where rounds come from and go to when magazines cannot serve: the slab layer, or a zone.
+/// Source of rounds when the magazines are empty, and their destination when the magazines are full: the slab
+/// layer, or a zone.
 ///
-/// It is called with no lock and no claim of the layer held. It says to [`Operation`] how dear it was: one that
-/// did nothing but say that it has nothing may be silent. A panic of it goes on to the layer's caller; what it was handed is
-/// lost then, and nothing else.
+/// It is called with no lock and no claim of the layer held. It reports to [`Operation`] the level that
+/// served; a supplier that had nothing need not report. Its panic propagates to the layer's caller; the rounds
+/// that it was given are lost then, and nothing else.
 pub trait Supplier<R: Round> {
-    /// Hands up to `max` rounds of `node` to `put` and returns how many; 0 means that none can be had.
+    /// Passes up to `max` rounds of `node` to `put` and returns their number; 0 if none is available.
     fn fill(&self, op: &Operation, node: u32, max: usize, put: impl FnMut(R)) -> usize;
     /// Takes rounds back.
     fn flush(&self, op: &Operation, rounds: impl Iterator<Item = R>);
-    /// The node that a round belongs to; asked only where there are several.
+    /// The node that a round belongs to. Called only if there are several nodes.
     fn node_of(&self, _round: R) -> u32 {
         0
     }
@@ -79,13 +80,14 @@ pub trait Supplier<R: Round> {
 pub struct Config {
     /// Rounds in a magazine, 1 to [`MAX_CAPACITY`].
     pub capacity: u16,
-    /// Rounds that the first fill asks for, at least 1; each one after it asks for twice as many, up to a magazine.
+    /// Rounds that the first fill requests, at least 1. Each later fill requests twice as many, up to a
+    /// magazine.
     pub first_fill: u16,
-    /// Magazines that a CPU's stack has room for beyond the two that it needs.
+    /// Magazines that a CPU's stack has room for, in addition to the two that it needs.
     ///
     /// The whole stack should hold the batch that a CPU cycles through; then whole batches never leave it.
     pub stock: u16,
-    /// Magazines that each node's depot keeps, up to [`MAX_DEPOT`]; what comes beyond goes to the supplier.
+    /// Magazines that each node's depot keeps, up to [`MAX_DEPOT`]. The supplier gets the others.
     pub depot_limit: u32,
 }
 
@@ -95,7 +97,7 @@ pub const MAX_DEPOT: u32 = 1 << 12;
 const MAX_REACH: u32 = 1 << 14;
 
 impl Config {
-    /// Magazines of `capacity` rounds that are filled whole.
+    /// Magazines of `capacity` rounds, filled whole.
     pub fn new(capacity: u16, stock: u16, depot_limit: u32) -> Self {
         let capacity = capacity.clamp(1, MAX_CAPACITY);
         Self { capacity, first_fill: capacity, stock, depot_limit }
@@ -116,14 +118,14 @@ impl Config {
     }
 }
 
-/// Numbers of a layer. Exact at quiescence; while it is in use each is a snapshot of its own.
+/// Counters of a layer. Exact at quiescence; otherwise each is a separate snapshot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Rounds handed out and taken back, all paths.
+    /// Rounds allocated, on all paths.
     pub allocs: u64,
-    /// See `allocs`.
+    /// Rounds freed, on all paths.
     pub frees: u64,
-    /// All of these, by the dearest thing that each did.
+    /// These operations by the level that served them.
     pub paths: Paths,
     /// Rounds on the stacks of all CPUs.
     pub in_magazines: u64,
@@ -133,20 +135,20 @@ pub struct Stats {
     pub depot_exchanges: u64,
     /// Visits that found the depot's lock taken.
     pub depot_contention: u64,
-    /// Magazines filled by the supplier, and flushed to it.
+    /// Magazines filled by the supplier.
     pub fills: u64,
-    /// See `fills`.
+    /// Magazines flushed to the supplier.
     pub flushes: u64,
-    /// Frees of another node's rounds, by CPUs of machines with several.
+    /// Frees of another node's rounds, on machines with several nodes.
     pub other_node_frees: u64,
-    /// Operations that found no stack: the CPU's region was claimed or taken away, or the CPU has none (a thread without a
-    /// registration).
+    /// Operations that found no stack: the CPU's region was claimed or taken away, or the thread is not
+    /// registered and has no CPU.
     pub busy: u64,
-    /// Which mechanism serves.
+    /// The mechanism that serves the stacks.
     pub mechanism: Mechanism,
-    /// Restartable sequences of this *process* that were interrupted and ran again; 0 where none serve.
+    /// Restarts of restartable sequences in this *process*; 0 under other mechanisms.
     pub aborts: u64,
-    /// Magazines that CPUs and depots hold now, those that are not full included.
+    /// Magazines that CPUs and depots hold now, partly filled ones included.
     pub magazines: u64,
     /// Rounds of a magazine.
     pub capacity: u64,
@@ -154,8 +156,8 @@ pub struct Stats {
 
 static INJECTED_YIELDS: Fixed = Fixed::new(0);
 
-/// For stress tests, in debug builds: lets a thread yield between its miss and what follows, each `n`-th time in the process;
-/// 0 is never. What comes between the two is otherwise too rare to be tested.
+/// For stress tests, in debug builds: every `n`-th miss in the process yields before its slow path; 0 is
+/// never. Interleavings there are otherwise too rare to be tested.
 #[doc(hidden)]
 pub fn yield_every(n: u32) {
     INJECTED_YIELDS.set(n);
@@ -173,13 +175,13 @@ fn inject_yield() {
     }
 }
 
-/// What is written by operations that are not their CPU's own alone: a line.
+/// Counters that operations of several CPUs write: a line.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub(crate) struct Counts {
-    /// Those operations.
+    /// Operations by the level that served them.
     pub(crate) paths: PathCounts,
-    /// Rounds that no single pop or push handed out or took back.
+    /// Rounds that were allocated or freed other than by a single pop or push.
     pub(crate) around_allocs: Counter,
     around_frees: Counter,
     fills: Counter,
@@ -188,12 +190,14 @@ pub(crate) struct Counts {
     pub(crate) busy: Counter,
 }
 
-/// The class of one node, and its depot. A visit of the depot writes the first line of this, and what it moves.
+/// The class of one node, and its depot. A visit to the depot writes the first line of this, and the magazine
+/// that it moves.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct NodeClass<R, M> {
-    /// Rounds that batches and drains have put on stacks, less those that they have taken. With it the operations of the
-    /// heads split into allocations and frees: allocations = (ops - (rounds on stacks - net)) / 2.
+    /// Rounds that batches and drains have put on stacks, less those that they have taken. With this, the
+    /// operations of the heads split into allocations and frees: allocations = (ops - (rounds on stacks -
+    /// net)) / 2.
     pub(crate) net: Counter,
     pub(crate) depot: Depot,
     pub(crate) fast_path: FastPath<R, M>,
@@ -205,16 +209,16 @@ impl<R: Round, M: Memory> NodeClass<R, M> {
     }
 }
 
-/// Stacks of each CPU over a depot per node. See the [module](self).
+/// Stacks of each CPU, and a depot per node. See the [module](self).
 ///
-/// Dropping a layer forgets the rounds in it: [`flush_all`](Layer::flush_all) first.
+/// Dropping a layer forgets its rounds: call [`flush_all`](Layer::flush_all) first.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct Layer<R, M: Memory = Heap>
 where
     R: Round,
 {
-    // What slow paths write; on the lines behind it they only read.
+    // Slow paths write this; the following lines they only read.
     pub(crate) counts: Counts,
     /// By node.
     pub(crate) nodes: Box<[NodeClass<R, M>]>,
@@ -225,11 +229,11 @@ where
 }
 
 impl<R: Round, M: Memory> Layer<R, M> {
-    /// A layer without any round yet; `None` if the table has no number or no room for it.
+    /// Creates a layer without rounds; `None` if the table has no number or no room left.
     pub fn new(table: &Arc<Table<M>>, config: Config) -> Option<Self> {
         Self::with_nodes(table, table.cpus().nodes(), config)
     }
-    /// The same, for rounds that are of one node whatever CPU uses them.
+    /// As [`new`](Self::new), for rounds that belong to one node whatever CPU uses them.
     #[doc(hidden)]
     pub fn on_one_node(table: &Arc<Table<M>>, config: Config) -> Option<Self> {
         Self::with_nodes(table, 1, config)
@@ -253,7 +257,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
         let (count, mut nodes) = (nodes, Vec::with_capacity(nodes as usize));
         for _ in 0..count {
             let Some(class) = table.class(config.reach()) else {
-                // Those that it got go back.
+                // Dropping the layer retires the numbers that it got.
                 layer.nodes = nodes.into();
                 return None;
             };
@@ -269,11 +273,11 @@ impl<R: Round, M: Memory> Layer<R, M> {
         Some(layer)
     }
 
-    /// Names it for those who observe what it does.
+    /// Sets the layer's name in traces.
     pub fn set_name(&mut self, name: &str) {
         self.name = name.into();
     }
-    /// One of its own.
+    /// Starts an operation of this layer.
     #[inline]
     #[doc(hidden)]
     pub fn operation(&self, what: What) -> Operation<'_> {
@@ -284,8 +288,8 @@ impl<R: Round, M: Memory> Layer<R, M> {
     pub fn cpus(&self) -> &Cpus {
         self.table.cpus()
     }
-    /// The fast path by itself, through these words of each CPU. It always misses on a machine with several nodes, where each operation
-    /// asks for a node.
+    /// The fast path alone, through the given `words` of each CPU. It always misses on a machine with several
+    /// nodes, where each operation must find its node.
     #[doc(hidden)]
     pub fn fast_path(&self, words: Words) -> FastPath<R, M> {
         match &*self.nodes {
@@ -293,31 +297,32 @@ impl<R: Round, M: Memory> Layer<R, M> {
             _ => FastPath::disabled(),
         }
     }
-    /// Makes `words` copies of its table's words, so that [static paths](crate::StaticPath) of the table's layers work while the table
-    /// lives. `false` if the table is not served by restartable sequences or has static words already, or if `words` are another
-    /// table's or too few.
+    /// Makes `words` a copy of the table's words, so that [static paths](crate::StaticPath) of the table's
+    /// layers work while the table lives. Returns `false` if restartable sequences do not serve the table, if
+    /// it has static words already, or if `words` are another table's or too few.
     #[doc(hidden)]
     pub fn take_static_words(&self, words: &'static StaticWords) -> bool {
         self.table.take_static_words(words)
     }
-    /// What serves its stacks.
+    /// The mechanism that serves the stacks.
     pub fn mechanism(&self) -> Mechanism {
         self.cpus().mechanism()
     }
-    /// The sizes that it was made with.
+    /// The sizes that the layer was made with.
     #[doc(hidden)]
     pub fn config(&self) -> &Config {
         &self.config
     }
 
-    /// Whether it has one class for all CPUs. Then a miss of its [fast path](Self::fast_path) is what its slow paths begin with.
+    /// Returns `true` if there is one class for all CPUs. Then a miss of the [fast path](Self::fast_path) is
+    /// the first step of the slow paths.
     #[inline]
     #[doc(hidden)]
     pub fn has_one_node(&self) -> bool {
         self.nodes.len() == 1
     }
 
-    // ---- batches on the current CPU's stack: each call is on whichever CPU the thread is then ----
+    // ---- batches on the current CPU's stack: the thread may be on another CPU at each call ----
 
     fn push_batch(&self, node: &NodeClass<R, M>, rounds: &[NonNull<u8>]) -> bool {
         let class = node.class();
@@ -330,7 +335,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
             Mechanism::Claimed => claimed::push_batch(&*self.table, class, rounds),
         }
     }
-    /// The same; if the CPU has not used the class so far, it may now.
+    /// Pushes all rounds or none. Opens the class first if the CPU has not used it so far.
     fn push_all(&self, op: &Operation, node: &NodeClass<R, M>, rounds: &[NonNull<u8>]) -> bool {
         inject_yield();
         let pushed = self.push_batch(node, rounds) || {
@@ -359,12 +364,12 @@ impl<R: Round, M: Memory> Layer<R, M> {
         popped
     }
 
-    /// Of the CPU that this thread is on.
+    /// Node of the CPU that this thread is on.
     #[inline(always)]
     fn this_node(&self) -> u32 {
         if self.nodes.len() == 1 { 0 } else { self.cpus().node_of(self.cpus().current()) }
     }
-    /// Where a round belongs; nowhere if its node has no CPUs.
+    /// Class of the node that a round belongs to; `None` if that node has no CPUs.
     #[inline(always)]
     fn home_of(&self, supplier: &impl Supplier<R>, round: R) -> Option<&NodeClass<R, M>> {
         if self.nodes.len() == 1 {
@@ -380,42 +385,43 @@ impl<R: Round, M: Memory> Layer<R, M> {
 
     // ---- allocation ----
 
-    /// A round, from the nearest place that has one; `None` if the supplier has none either.
+    /// A round, from the nearest level that has one; `None` if the supplier has no round either.
     ///
-    /// Cost: as [`FastPath::alloc`]; once per magazine a visit to the depot; a shared lock only there and in the supplier.
+    /// Cost: as [`FastPath::alloc`]; once per magazine a visit to the depot; a shared lock only there and in
+    /// the supplier.
     #[inline]
     pub fn alloc(&self, supplier: &impl Supplier<R>) -> Option<R> {
         self.pop().or_else(|| self.alloc_new(supplier))
     }
-    /// The first step of [`alloc`](Self::alloc) by itself: a round that this CPU's stack holds.
+    /// The first step of [`alloc`](Self::alloc): pops this CPU's stack.
     #[inline]
     #[doc(hidden)]
     pub fn pop(&self) -> Option<R> {
         // SAFETY: this layer lives.
         unsafe { self.nodes[self.this_node() as usize].fast_path.alloc() }
     }
-    /// The same as `alloc`, in the course of an operation that may have done something before, and goes on elsewhere if there is no
-    /// round.
+    /// As `alloc`, within an operation that has done other steps before, and continues elsewhere if there is
+    /// no round.
     #[inline]
     #[doc(hidden)]
     pub fn alloc_in(&self, op: &Operation, supplier: &impl Supplier<R>) -> Option<R> {
         self.pop().or_else(|| self.alloc_slow(op, supplier))
     }
 
-    /// What slow paths keep of an operation is made here, so that it costs the fast ones no place on the stack.
+    /// The slow paths' operation is created here, so that the fast paths need no room for it in their frames.
     #[cold]
     #[inline(never)]
     fn alloc_new(&self, supplier: &impl Supplier<R>) -> Option<R> {
         self.alloc_slow(&self.operation(What::Alloc), supplier)
     }
 
-    /// After a miss: a magazine from the depot or the supplier. One of its rounds is the caller's, the others go on the
-    /// stack.
+    /// After a miss: takes a magazine from the depot or the supplier. The caller gets one of its rounds; the
+    /// others go on the stack.
     #[cold]
     #[inline(never)]
     #[doc(hidden)]
     pub fn alloc_slow(&self, op: &Operation, supplier: &impl Supplier<R>) -> Option<R> {
-        // Else each new thread would bring its CPU another magazine.
+        // Otherwise each new thread would bring its CPU another magazine.
         if rseq::joins()
             // SAFETY: this layer lives.
             && let Some(round) = unsafe { self.nodes[self.this_node() as usize].fast_path.alloc() }
@@ -427,8 +433,8 @@ impl<R: Round, M: Memory> Layer<R, M> {
         let at = self.this_node();
         let node = &self.nodes[at as usize];
         let mut magazine = Magazine::new();
-        // Where nothing can be pushed a magazine would be filled for one round: a CPU without a region, and a class that is
-        // being drained.
+        // On a CPU without a region, or for a class that is being drained, nothing can be pushed, and a
+        // magazine would be filled for one round.
         let open = self.table.region(self.cpus().current()).is_some()
             && self.table.limit(node.class()).load(crate::sync::Ordering::Relaxed) > 0;
         if !(open && node.depot.take(op, &mut magazine)) {
@@ -479,7 +485,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
             self.free_new(supplier, round);
         }
     }
-    /// The same, in the course of an operation that may have done something before.
+    /// As `free`, within an operation that has done other steps before.
     #[inline]
     #[doc(hidden)]
     pub fn free_in(&self, op: &Operation, supplier: &impl Supplier<R>, round: R) {
@@ -495,7 +501,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
         self.free_slow(&self.operation(What::Free), supplier, round);
     }
 
-    /// After a miss: the stack gets more places, or a magazine of it leaves.
+    /// After a miss: the stack gets more places, or gives a magazine away.
     #[cold]
     #[inline(never)]
     #[doc(hidden)]
@@ -525,8 +531,8 @@ impl<R: Round, M: Memory> Layer<R, M> {
         self.counts.paths.count(op);
     }
 
-    /// True if the round is on top of this CPU's stack. For a free that has missed: if so, the round was freed twice, and the second
-    /// free has had no effect. Always false for a layer of several nodes.
+    /// Returns `true` if the round is on top of this CPU's stack. For a free that has missed: if so, the round
+    /// was freed twice, and the second free has had no effect. Always `false` for a layer of several nodes.
     #[doc(hidden)]
     pub fn has_on_top(&self, op: &Operation, supplier: &impl Supplier<R>, round: R) -> bool {
         let [node] = &*self.nodes else { return false };
@@ -552,7 +558,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
 
     // ---- magazines ----
 
-    /// A full magazine to the depot, beyond its limit and if it is not full to the supplier.
+    /// Puts a magazine into the depot; if it is not full, or the depot does not take it, flushes it.
     fn put_away(
         &self,
         op: &Operation,
@@ -583,12 +589,13 @@ impl<R: Round, M: Memory> Layer<R, M> {
         debug_assert!(magazine.is_empty(), "a supplier takes all rounds");
     }
 
-    // ---- from outside ----
+    // ---- drains and reports ----
 
-    /// Takes away what `cpus` hold and gives the rounds to the supplier. The CPUs may go on meanwhile and hold rounds again
-    /// when this returns.
+    /// Takes the rounds of `cpus` away and gives them to the supplier. The CPUs may continue concurrently, and
+    /// hold rounds again when this returns.
     ///
-    /// Cost: the lock of the table's drains and one fence, whatever the number of CPUs; fast paths wait for none.
+    /// Cost: the lock of the table's drains and one fence, whatever the number of CPUs; fast paths wait for
+    /// neither.
     pub fn drain(&self, supplier: &impl Supplier<R>, cpus: Range<u32>) {
         self.drain_in(&self.operation(What::Reclaim), supplier, cpus, Which::All);
     }
@@ -603,7 +610,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
     fn classes(&self) -> impl Iterator<Item = Class> + Clone {
         self.nodes.iter().map(NodeClass::class)
     }
-    /// Gives to the supplier what a drain took: how many rounds.
+    /// Gives the rounds that a drain took to the supplier. Returns their number.
     fn give(&self, op: &Operation, supplier: &impl Supplier<R>, class: Class, taken: &mut Taken<'_>) -> u64 {
         let Some(node) = self.nodes.iter().find(|node| node.class() == class) else { return 0 };
         let count = taken.len().into();
@@ -619,11 +626,11 @@ impl<R: Round, M: Memory> Layer<R, M> {
         count
     }
 
-    /// Gives everything that the layer holds to the supplier: all CPUs and depots.
+    /// Gives the rounds of all CPUs and depots to the supplier.
     pub fn flush_all(&self, supplier: &impl Supplier<R>) {
         self.flush_all_in(&self.operation(What::Reclaim), supplier);
     }
-    /// The same, in the course of an operation that found nothing elsewhere.
+    /// As `flush_all`, within an operation that found nothing elsewhere.
     #[doc(hidden)]
     pub fn flush_all_in(&self, op: &Operation, supplier: &impl Supplier<R>) {
         self.drain_in(op, supplier, 0..self.cpus().count(), Which::All);
@@ -636,15 +643,16 @@ impl<R: Round, M: Memory> Layer<R, M> {
         }
     }
 
-    // ---- many layers at once ----
+    // ---- many layers together ----
 
-    /// [Sweeps](Table::sweep) of this group come here from now on. Whoever sweeps it collects from all layers in it.
+    /// Adds the layer to the [sweeps](Table::sweep) of this group. The caller of a sweep must collect from all
+    /// layers in the group.
     #[doc(hidden)]
     pub fn join_sweeps(&self, group: SweepGroup) {
         self.classes().for_each(|class| self.table.join_sweeps(class, group));
     }
-    /// What is left of a [drain](Self::drain) after a [sweep](Table::sweep): gives to the supplier what was taken. How many
-    /// rounds.
+    /// The rest of a [drain](Self::drain) after a [sweep](Table::sweep): gives the taken rounds to the
+    /// supplier. Returns their number.
     #[doc(hidden)]
     pub fn drain_swept(&self, op: &Operation, supplier: &impl Supplier<R>) -> u64 {
         let (mut rounds, mut panics) = (0, FirstPanic::default());
@@ -655,13 +663,14 @@ impl<R: Round, M: Memory> Layer<R, M> {
         panics.resume();
         rounds
     }
-    /// What is left of a [flush](Self::flush_all_in) after a [sweep](Table::sweep) of all stacks.
+    /// The rest of a [flush](Self::flush_all_in) after a [sweep](Table::sweep) of all stacks.
     #[doc(hidden)]
     pub fn flush_swept(&self, op: &Operation, supplier: &impl Supplier<R>) {
         self.drain_swept(op, supplier);
         self.empty_depots(op, supplier);
     }
-    /// What is left of a [reap](Self::reap) after a [sweep](Table::sweep) of idle stacks. Returns the rounds given back.
+    /// The rest of a [reap](Self::reap) after a [sweep](Table::sweep) of idle stacks. Returns the number of
+    /// rounds flushed.
     #[doc(hidden)]
     pub fn reap_swept(&self, supplier: &impl Supplier<R>) -> u64 {
         let op = &self.operation(What::Reclaim).cold();
@@ -688,7 +697,8 @@ impl<R: Round, M: Memory> Layer<R, M> {
         rounds
     }
 
-    /// Memory is short: stacks hold less for a while. [`flush_all`](Self::flush_all) is what gives back.
+    /// Reduces the stacks' limits for a while, because memory is short. [`flush_all`](Self::flush_all) returns
+    /// the rounds.
     pub fn shrink(&self) {
         self.tuning.shrink(&self.config);
         self.change_limits();
@@ -697,7 +707,8 @@ impl<R: Round, M: Memory> Layer<R, M> {
         self.nodes.iter().for_each(|node| self.table.change_limit(node.class(), || self.tuning.reach()));
     }
 
-    /// No stack and no depot takes a round any more once [`flush_all`](Self::flush_all) has emptied them: frees go to the supplier.
+    /// Closes stacks and depots: once [`flush_all`](Self::flush_all) has emptied them, frees go to the
+    /// supplier.
     #[doc(hidden)]
     pub fn close(&self) {
         for node in &self.nodes {
@@ -706,7 +717,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
             planted!("a number is given back while objects are out" => self.table.retire(node.class()));
         }
     }
-    /// Takes [`close`](Self::close) back.
+    /// Undoes [`close`](Self::close).
     #[doc(hidden)]
     pub fn reopen(&self) {
         for node in &self.nodes {
@@ -715,8 +726,8 @@ impl<R: Round, M: Memory> Layer<R, M> {
         }
     }
 
-    /// Ends a reaping interval: gives back the depots' surplus over the working set of this interval
-    /// and what CPUs hold that served nothing since the last call. Returns the rounds given back.
+    /// Ends a reaping interval: flushes the depots' surplus over this interval's working set, and the stacks
+    /// that served nothing since the last call. Returns the number of rounds flushed.
     ///
     /// Call it at regular intervals (kernels use 10 to 20 s).
     pub fn reap(&self, supplier: &impl Supplier<R>) -> u64 {
@@ -738,7 +749,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
         rounds
     }
 
-    /// The numbers now. Looks at all CPUs that were ever used; takes no lock.
+    /// A snapshot of the counters. Visits all CPUs that were ever used; takes no lock.
     pub fn stats(&self) -> Stats {
         let mut stats = Stats::default();
         let counts = &self.counts;
@@ -750,7 +761,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
             for region in self.table.used(0..self.cpus().count()) {
                 let (served, len) = region.served(node.class());
                 ops += served;
-                // What a drain has taken and not begun to give away is still here.
+                // Rounds of a drain that has not begun to give them away are still on the stack.
                 let len = len + u64::from(region.taken(node.class()));
                 held += len;
                 stats.magazines += len.div_ceil(stats.capacity);
@@ -786,7 +797,8 @@ impl<R: Round, M: Memory> Drop for Layer<R, M> {
     }
 }
 
-/// The locks of its depots; the [table](Table) has its own, and forgets other threads after its layers.
+/// The locks of the layer's depots. The [table](Table) has its own, and forgets other threads after its
+/// layers.
 impl<R: Round, M: Memory> Fork for Layer<R, M> {
     unsafe fn locks(&self, rank: Rank, visit: &mut dyn FnMut(&dyn ForkLock)) {
         planted!("a fork does not wait for depots" => return);

@@ -1,4 +1,5 @@
-//! One table a CPU: where the stacks of all classes lie, and how somebody else takes them away.
+//! A table holds the per-CPU stacks of all classes. Each CPU has a *region*; a per-CPU pointer (the *word*)
+//! leads to it.
 //!
 //! ```text
 //!  words: spare, spare | CPU 0 | CPU 1 | ...                 one for every number that the kernel may give; three times
@@ -7,48 +8,59 @@
 //!  the empty region: never committed, all zero: every operation misses there
 //! ```
 //!
-//! An operation finds the region of its CPU through that CPU's word. A **drain** puts the empty region in the word's place,
-//! waits until no operation that began before still runs (the *fence*), and then has the region to itself. It closes the
-//! stacks that it came for (their rounds stay where they lie and are its own now), puts the word back, and only then
-//! empties what it has closed. So a CPU is without its region for as long as it takes to write a few words, whatever lies
-//! on the stacks; and one fence serves all CPUs and all classes that a drain wants.
+//! *Fast path.* An operation loads its CPU's word and pushes or pops in that region. It commits with one store
+//! to the head of its class.
 //!
-//! The words are there three times: inlined paths read a set of their own, and frees by address another one. So these alone can be
-//! closed ([`Table::close_inlined`]): then they miss whatever lies on the stacks, while the paths behind a miss use the same stacks as
-//! ever.
+//! *Drain.* A drain must read another CPU's stacks. It
+//!
+//! 1. points the CPU's word to the empty region;
+//! 2. issues the *fence*, after which no earlier operation is still running, so the drain owns the region;
+//! 3. closes the stacks it wants: their rounds stay in place and now belong to the drain;
+//! 4. restores the word;
+//! 5. gives the rounds of the closed stacks away.
+//!
+//! The CPU misses only during steps 1 to 4: a few stores per class, however many rounds the stacks hold. One
+//! fence serves all CPUs and all classes of a drain.
+//!
+//! *Three sets of words.* Inlined paths read a separate set of words, and inlined frees by address a third. So
+//! these alone can be closed ([`Table::close_inlined`]): then they miss whatever the stacks hold, while the
+//! slow paths use the same stacks as before.
 //!
 //! ## Rules
 //!
-//! 1. Only operations of its CPU, and a drain that has taken its word away and fenced, write to a region. What operations never
-//!    write, limits and notes, is written under the lock of drains; and so is the head of a stack that is closed.
+//! 1. A region is written only by operations of its CPU, and by a drain that has taken its word away and fenced.
+//!    Operations never write limits and notes; these are written under the lock of drains, and so is the head
+//!    of a closed stack.
 //! 2. The empty region is never written: what is not committed refuses every push, and widening, too.
-//! 3. A word is only changed under the lock of drains, and put back before any other lock is asked for.
-//! 4. A class's stack on a CPU is opened by the first miss there, under the lock of drains; and not while a drain is giving
-//!    away what it took of the class. A drain closes it again. So a drain knows which CPUs can use a class, and asks nothing
-//!    of the others.
-//! 5. A number is given to another owner only when its stacks are closed on all CPUs, for good.
-//! 6. What was taken is of the drain whose number it bears. While that has not begun to give it away, another drain of the
-//!    class may take it over, under the lock of drains.
-//! 7. A page of stacks goes back to the system while all stacks on it are closed, by rule 4 or for good, and no drain has
-//!    rounds there.
+//! 3. A word is only changed under the lock of drains, and restored before any other lock is taken.
+//! 4. The first miss of a CPU in a class opens the class's stack there, under the lock of drains, unless a
+//!    drain is giving away rounds of the class. A drain closes the stack again. So a drain knows which CPUs
+//!    can use a class, and leaves the others alone.
+//! 5. A number gets another owner only when its stacks are closed on all CPUs, for good.
+//! 6. Taken rounds belong to the drain whose number they bear. Until that drain begins to give them away,
+//!    another drain of the class may take them over, under the lock of drains.
+//! 7. A page of stacks is decommitted while all stacks on it are closed, by rule 4 or for good, and no drain
+//!    has rounds there.
 //!
-//! ## Many classes at once
+//! ## Many classes in one drain
 //!
-//! A [sweep](Table::sweep) is a drain of all classes that [take part](crate::Layer::join_sweeps), whoever they are of: one fence
-//! for all of them. What it takes waits where it lies until each layer [collects](crate::Layer::reap_swept) its own. A layer
-//! that drains its stacks by itself meanwhile takes that over, so nothing waits for a layer that was forgotten.
+//! A [sweep](Table::sweep) is a drain of all classes that [take part](crate::Layer::join_sweeps), of any
+//! layer: one fence for all of them. The rounds that it takes stay in place until each layer
+//! [collects](crate::Layer::reap_swept) its part. A layer that drains its stacks before that takes them over,
+//! so nothing waits for a layer that was forgotten.
 //!
-//! A table is of one [mechanism](crate::Mechanism). Under the claimed slot a claim *is* the region: a drain claims it, and
-//! leaves the word alone.
+//! A table uses one [mechanism](crate::Mechanism). Under the claimed slot a claim *is* the region: a drain
+//! claims it, and leaves the word alone.
 //!
 //! ## Addresses
 //!
-//! Each CPU's region is at most [`REGION`] bytes of addresses, and readable zeros up to the CPU's first miss; so an idle
-//! CPU costs nothing. It is committed from its start upwards as classes are used there. The rooms of classes are powers
-//! of two and never move; those of less than a page share pages with their like. A number that is given back keeps its room
-//! for the next class of that size. [`Table::decommit_idle`] gives back the pages of stacks that serve nothing.
+//! Each CPU's region is at most [`REGION`] bytes of addresses, which read as zero up to the CPU's first miss;
+//! so an idle CPU costs nothing. It is committed from its start upwards as classes are used there. The rooms
+//! of classes are powers of two and never move; rooms smaller than a page share pages with rooms of their
+//! size. A returned number keeps its room for the next class of that size. [`Table::decommit_idle`] decommits
+//! the pages of stacks that serve nothing.
 //!
-//! Behind the regions lie the magazines of all depots, committed as they are first used.
+//! Behind the regions are the magazines of all depots, committed when they are first used.
 
 mod drain;
 mod giving;
@@ -77,7 +89,7 @@ use giving::Giving;
 use layout::Layout;
 use std::sync::Arc;
 
-/// Bytes of addresses that the regions of all CPUs have together where they are memory (the heap's), about. A simulator in a
+/// Bytes of addresses of all CPUs' regions together, about, if they are memory (of the heap). A simulator in a
 /// page copies its memory for each of its checkpoints.
 const ON_HEAP: usize = if cfg!(target_family = "wasm") { 1 << 20 } else { 64 << 20 };
 /// A region is committed in steps of this many bytes.
@@ -85,22 +97,25 @@ const STEP: usize = 128 << 10;
 const WORD: usize = size_of::<*mut u8>();
 const LINE: usize = 64;
 
-/// What a table knows of a class.
+/// State of a class's number.
 #[derive(Debug)]
 struct Number {
-    /// Places that its stack may use on a CPU where it is opened; 0 if it is closed for good, or a drain is at work.
+    /// Places that its stack may use on a CPU that opens it; 0 if it is closed for good, or a drain is
+    /// running.
     limit: AtomicU32,
-    /// The limit when no drain is at work.
+    /// The limit while no drain is running.
     open: Counter,
     /// Rounds of a magazine: a full stack gives one away.
     magazine: Counter,
-    /// The group of sweeps that take from it; 0 is none.
+    /// The group of sweeps that take from it; 0 for no group.
     swept: Counter,
-    /// Drains that are at work; the lock of drains protects it,
+    /// Number of drains that are running. The lock of drains protects it.
     drains: UnsafeCell<u32>,
-    /// and the number of the drain whose rounds wait for somebody to give them away; 0 is none.
+    /// Number of the drain whose taken rounds wait to be given away; 0 if no rounds wait. The lock of drains
+    /// protects it.
     waiting: UnsafeCell<u64>,
-    /// Where its stack begins in a region, in bytes, and how large its room is, as a power of two of lines. Set once.
+    /// Offset of its stack in a region, in bytes, and the size of its room, as a power of two of lines. Set
+    /// once.
     stack: Counter,
     order: Counter,
     /// The next number without an owner, of the same order. The lock of making protects it.
@@ -116,7 +131,7 @@ impl Number {
     fn quiet(&self, limit: u16) -> u16 {
         limit.saturating_sub(self.magazine.get() as u16)
     }
-    /// The pages that its room lies on; none if it has no room yet.
+    /// The pages of its room; empty if it has no room yet.
     fn pages(&self) -> Range<usize> {
         match self.stack.get() as usize / PAGE {
             0 if !MODEL => 0..0,
@@ -128,19 +143,19 @@ impl Number {
 /// Numbers and rooms.
 #[derive(Debug)]
 struct Making {
-    /// Numbers below have a room.
+    /// All smaller numbers have a room.
     numbers: u32,
     /// Bytes of a region that rooms take up.
     used: usize,
-    /// By order, where the next room of less than a page begins; at a page it is another one.
+    /// By order: start of the next room smaller than a page. At a page boundary a new page is needed.
     parts: [usize; PARTS],
-    /// By order, the first number without an owner; 0 is none.
+    /// By order, the first number without an owner; 0 if there is no such number.
     free: [u32; 16],
     /// Numbers returned since idle stacks were last decommitted.
     returned: u32,
-    /// Magazines of depots that nobody uses.
+    /// Unused magazines of depots.
     blocks: Blocks,
-    /// Bytes that such were made of, and bytes that are committed for them.
+    /// Bytes cut for such magazines, and bytes committed for them.
     cut: [usize; 2],
 }
 /// Bytes of a stack of a magazine, in lines.
@@ -161,18 +176,18 @@ pub struct Table<M> {
     making: ForkMutex<Making>,
     done: Counter,
     refused: Counter,
-    /// In nanoseconds.
+    /// Nanoseconds.
     longest_away: Counter,
-    /// Which [`Words`] are closed, as 1; the lock of drains protects it.
+    /// For each of [`Words`], 1 if closed. The lock of drains protects it.
     closed: [Counter; 3],
     tracepoints: Arc<Tracepoints>,
     layout: Layout,
 }
 
-// SAFETY: what it points to is its memory's, whose owner may be any thread; regions are atomics, and cells whose access the
-// rules of the module serialise.
+// SAFETY: it points into its memory, whose owner may be any thread. Regions are atomics, and cells whose
+// accesses the rules of the module serialise.
 unsafe impl<M: Memory> Send for Table<M> {}
-// SAFETY: as above.
+// SAFETY: regions are atomics, and cells whose accesses the rules of the module serialise.
 unsafe impl<M: Memory> Sync for Table<M> {}
 
 impl<M> core::fmt::Debug for Table<M> {
@@ -196,21 +211,23 @@ impl core::fmt::Display for TooSmall {
 impl core::error::Error for TooSmall {}
 
 impl<M: Memory> Table<M> {
-    /// Bytes of addresses for the words, for each CPU a region of `region` bytes, and as much for the depots.
+    /// Bytes of addresses for the words, for a region of `region` bytes per CPU, and for the depots as much as
+    /// for the regions.
     #[doc(hidden)]
     pub fn footprint(cpus: &Cpus, region: usize) -> usize {
         Self::front(cpus) + Self::stride(region) * (cpus.count() as usize + 2)
     }
-    /// Of these, bytes from the start that may be committed at once: all but the empty region and what is behind it.
+    /// The first bytes of the footprint that may be committed immediately: all except the empty region and
+    /// what follows it.
     #[doc(hidden)]
     pub fn writable(cpus: &Cpus, region: usize) -> usize {
         Self::front(cpus) + Self::stride(region) * cpus.count() as usize
     }
-    /// What a region has where memory is addresses; `on_heap` where it is memory.
+    /// Bytes of a region, of addresses or, if `on_heap`, of memory.
     #[doc(hidden)]
     pub fn region_bytes(cpus: &Cpus, on_heap: bool) -> usize {
         if MODEL {
-            // Cells that a checker makes anew for every execution: a line of them for each class.
+            // Cells, which a checker makes anew for every execution: a line of them for each class.
             return CLASSES as usize * LINE;
         }
         if on_heap { (ON_HEAP / cpus.count() as usize).clamp(128 << 10, REGION) } else { REGION }
@@ -228,14 +245,14 @@ impl<M: Memory> Table<M> {
         (3 * Self::word_bytes(cpus)).next_multiple_of(crate::memory::ALIGN)
     }
 
-    /// A table without a class.
+    /// Creates a table without classes.
     ///
     /// # Errors
-    /// When `memory` cannot hold a region of `region` bytes for each CPU, or the words could not be committed.
+    /// If `memory` cannot hold a region of `region` bytes for each CPU, or the words could not be committed.
     pub fn new(cpus: Cpus, region: usize, memory: M) -> Result<Self, TooSmall> {
         Self::observed(cpus, region, memory, Arc::new(Tracepoints::new(cpus)))
     }
-    /// The same, whose layers show their operations to those who observe `tracepoints`.
+    /// As [`new`](Self::new), with `tracepoints` for the operations of the table's layers.
     ///
     /// # Errors
     /// As [`new`](Self::new).
@@ -291,11 +308,11 @@ impl<M: Memory> Table<M> {
     fn address(&self) -> usize {
         core::ptr::from_ref(self).addr()
     }
-    /// The CPUs that it was made for.
+    /// The CPUs that the table was made for.
     pub fn cpus(&self) -> &Cpus {
         &self.cpus
     }
-    /// Who observes its layers.
+    /// The tracepoints of its layers.
     #[doc(hidden)]
     pub fn tracepoints(&self) -> &Arc<Tracepoints> {
         &self.tracepoints
@@ -303,7 +320,7 @@ impl<M: Memory> Table<M> {
 
     // ---- words and regions ----
 
-    /// The region of `cpu`, wherever its word leads; `None` if that CPU has none.
+    /// The region of `cpu`, regardless of its word; `None` if that CPU has no region.
     #[inline]
     pub(crate) fn region(&self, cpu: u32) -> Option<Region<'_>> {
         planted!("a CPU beyond the table has a region" => return Some(self.region_at(cpu)));
@@ -314,7 +331,7 @@ impl<M: Memory> Table<M> {
         let cpus = cpus.start..cpus.end.min(self.cpus.count());
         cpus.filter_map(|cpu| self.region(cpu)).filter(|region| region.committed() > 0)
     }
-    /// A drain's first step: all words of `cpu` lead to the empty region.
+    /// A drain's first step: points all words of `cpu` to the empty region.
     fn take_away(&self, cpu: u32) {
         for words in Words::ALL {
             planted!("a drain forgets the words of inlined frees" => if words == Words::InlinedFrees {
@@ -324,7 +341,7 @@ impl<M: Memory> Table<M> {
         }
         tell!(self => "takes the region of CPU {cpu} away");
     }
-    /// A drain's last step: those that are not closed lead to the region again.
+    /// A drain's last step: points the words that are not closed to the region again.
     fn put_back(&self, cpu: u32) {
         let open = Words::ALL.into_iter().filter(|words| self.closed[*words as usize].get() == 0);
         open.for_each(|words| self.lead_back(words, cpu));
@@ -333,7 +350,7 @@ impl<M: Memory> Table<M> {
 
     // ---- classes ----
 
-    /// A number for a class whose stack has up to `reach` places; `None` if there is none left, or no room.
+    /// A number for a class whose stack has up to `reach` places; `None` if no number or no room is left.
     pub(crate) fn class(&self, reach: u16) -> Option<Class> {
         let (bytes, colours) = Self::room(reach);
         let order = (bytes / LINE).ilog2() as u8;
@@ -344,7 +361,7 @@ impl<M: Memory> Table<M> {
             making = self.making.lock();
         });
         let index = if kept > 0 {
-            // SAFETY: the lock is held.
+            // SAFETY: the lock of making is held.
             making.free[usize::from(order)] = self.numbers[kept as usize].next.with(|p| unsafe { *p });
             kept
         } else {
@@ -363,8 +380,8 @@ impl<M: Memory> Table<M> {
             }
             let number = &self.numbers[index as usize];
             number.order.set(order.into());
-            // Callers write the beginnings of lines. A load that follows a store to the same place of another page waits, so
-            // no head or cap lies there.
+            // Callers write the beginnings of lines. A load that follows a store to the same offset in another
+            // page waits, so no head or cap is there.
             number.stack.set((start + index as usize * 7 * LINE % colours + SEEN) as u64);
             index
         };
@@ -388,14 +405,15 @@ impl<M: Memory> Table<M> {
         roomy.map(|(index, number)| (self.named(index), number))
     }
 
-    /// A full stack of the class gives `rounds` rounds away. Set once, before the first push.
+    /// Sets the rounds that a full stack of the class gives away. Set once, before the first push.
     pub(crate) fn set_magazine(&self, class: Class, rounds: u16) {
         self.numbers[class.index as usize].magazine.set(rounds.into());
     }
 
-    /// Bytes of the room for a stack of so many places, a power of two of lines, and how many of its first bytes it may begin
-    /// in. Stacks that began at the same place of different pages would fall on the same few sets of a processor's cache,
-    /// so those of a page and more begin at different ones; and so that one magazine takes one page.
+    /// Bytes of the room for a stack of `reach` places, a power of two of lines, and the number of its first
+    /// bytes in which it may begin. Stacks that began at the same offset of different pages would compete for
+    /// the same few sets of a processor's cache, so stacks of a page and more begin at different offsets,
+    /// chosen so that one magazine takes one page.
     fn room(reach: u16) -> (usize, usize) {
         let stack = SEEN + NULL + (usize::from(reach) + 1) * ROUND;
         let mut bytes = stack.next_power_of_two().max(LINE);
@@ -408,16 +426,16 @@ impl<M: Memory> Table<M> {
         }
     }
 
-    /// How many places the class's stacks may use from now on; 0 closes it for good. Asked under the lock, so that the last one wins who
-    /// changed what it says.
+    /// Sets the number of places that the class's stacks may use; 0 closes it for good. `limit` is called
+    /// under the lock, so that the last caller that changed its result wins.
     ///
-    /// What lies beyond stays until it is used, or a drain takes it.
+    /// Rounds beyond the limit stay until they are used, or a drain takes them.
     pub(crate) fn set_limit(&self, class: Class, limit: impl FnOnce() -> u16) {
         let _one_at_a_time = self.drains.lock();
         // SAFETY: the lock of drains is held.
         unsafe { self.set_limit_locked(class, limit()) };
     }
-    /// The same, unless it is closed.
+    /// As `set_limit`, unless the class is closed.
     pub(crate) fn change_limit(&self, class: Class, limit: impl FnOnce() -> u16) {
         let _one_at_a_time = self.drains.lock();
         let closed = self.is_closed(class);
@@ -434,26 +452,28 @@ impl<M: Memory> Table<M> {
         number.open.set(limit.into());
         // SAFETY: the lock of drains is held.
         if number.drains.with(|p| unsafe { *p }) == 0 {
-            // Relaxed: under the lock of drains; elsewhere it is a hint.
+            // Relaxed: written and depended on under the lock of drains; elsewhere it is a hint.
             number.limit.store(limit.into(), Relaxed);
         }
-        // Stacks that are open stay so until they are drained.
+        // Open stacks stay open until they are drained.
         if limit > 0 {
             let open = self.used(0..self.cpus.count()).filter(|region| region.is_open(class));
             open.for_each(|region| region.open(class, limit, number.quiet(limit)));
         }
     }
-    /// Whether the class is closed for good, and not for as long as a drain lasts.
+    /// Returns `true` if the class is closed for good, and not only during a drain.
     fn is_closed(&self, class: Class) -> bool {
         self.numbers[class.index as usize].open.get() == 0
     }
-    /// How many places its stacks may use; a hint, but for who holds the lock of drains.
+    /// Number of places that its stacks may use; exact if the caller holds the lock of drains, otherwise a
+    /// hint.
     #[inline]
     pub(crate) fn limit(&self, class: Class) -> &AtomicU32 {
         &self.numbers[class.index as usize].limit
     }
 
-    /// The limit when no drain is at work, the limit now, how many drains there are, and whether rounds wait to be given away.
+    /// The limit without drains, the current limit, the number of drains, and whether rounds wait to be given
+    /// away.
     #[cfg(all(test, not(any(loom, shuttle))))]
     pub(crate) fn limits_of(&self, class: Class) -> (u64, u32, u32, bool) {
         let _one_at_a_time = self.drains.lock();
@@ -463,14 +483,14 @@ impl<M: Memory> Table<M> {
         (number.open.get(), number.limit.load(Relaxed), drains, waiting > 0)
     }
 
-    /// Gives a number back, which nobody uses any more. What lies on its stacks is forgotten.
+    /// Returns an unused number. Rounds on its stacks are forgotten.
     pub(crate) fn retire(&self, class: Class) {
         self.numbers[class.index as usize].swept.set(0);
         let all = 0..self.cpus.count();
         planted!("a number is given back when one CPU is drained" => let all = 0..1);
         {
             let _one_at_a_time = self.lock_drains();
-            // SAFETY: the lock of drains is held. What a sweep has taken is forgotten, too.
+            // SAFETY: the lock of drains is held. Rounds that a sweep has taken are forgotten, too.
             unsafe {
                 self.set_limit_locked(class, 0);
                 planted!("a number that is given back stays open" => self.set_limit_locked(class, 1));
@@ -480,17 +500,17 @@ impl<M: Memory> Table<M> {
             }
             let wanted = |region: Region<'_>| region.is_open(class) || region.head(class) & LEN > 0;
             let mut owned = |region: Region<'_>| region.take(class, 0);
-            // Without a fence somebody may still use the number: then nobody else gets it.
+            // Without a fence an operation may still use the number: then it gets no other owner.
             if !self.own_regions(all.clone(), wanted, &mut owned) {
                 return;
             }
-            // Nobody writes to what is closed for good.
+            // No operation writes to a stack that is closed for good.
             self.used(all).for_each(|region| region.reset(class));
         }
         let mut making = self.making.lock();
         let number = &self.numbers[class.index as usize];
         let order = number.order.get() as usize;
-        // SAFETY: as above.
+        // SAFETY: the lock of making is held.
         number.next.with_mut(|p| unsafe { *p = making.free[order] });
         making.free[order] = class.index;
         making.returned += 1;
@@ -501,17 +521,19 @@ impl<M: Memory> Table<M> {
         }
     }
 
-    /// Lets the CPU use the class's stack, and commits its region up to the end of `places` places of it. Whether anything is
-    /// different now: not if that is so already, and not if memory is refused, the class is closed or a drain is at work.
+    /// Opens the class's stack on the CPU, and commits the CPU's region up to the end of `places` places of
+    /// it. Returns `true` if it changed anything: not if the stack is open already, if memory is refused, or
+    /// if the class is closed or being drained.
     ///
-    /// Cost: at the first miss of a CPU in a class, and after a drain of it, the lock of drains; no wait for it.
+    /// Cost: the lock of drains, without waiting for it, at the first miss of a CPU in a class and after each
+    /// drain of the class.
     #[cold]
     pub(crate) fn open(&self, op: &Operation, cpu: u32, class: Class, places: u32) -> bool {
         let Some(region) = self.region(cpu) else { return false };
         if region.is_open(class) {
             return self.commit(op, cpu, class, places);
         }
-        // Who holds it may be long: a fence.
+        // Another thread may hold it for long: a fence.
         let one_at_a_time = self.drains.try_lock();
         let beside_a_drain = one_at_a_time.is_none();
         planted!("a stack is opened beside a drain" => let beside_a_drain = false);
@@ -519,10 +541,10 @@ impl<M: Memory> Table<M> {
             return false;
         }
         let number = &self.numbers[class.index as usize];
-        // Relaxed: the lock is held.
+        // Relaxed: the lock of drains is held.
         let limit = number.limit.load(Relaxed);
         planted!("a drained stack is opened at once" => let limit = number.open.get() as u32);
-        // What is committed may do for some places.
+        // The committed part may suffice for some places.
         let more = self.commit(op, cpu, class, places);
         if limit == 0 || region.committed() < class.end(0) || region.is_open(class) {
             return more;
@@ -532,8 +554,8 @@ impl<M: Memory> Table<M> {
         true
     }
 
-    /// Lets the region of `cpu` be written up to the end of `places` places of the class. `false` if that cannot be had, or
-    /// the CPU has none; else whether anything is different now.
+    /// Makes the region of `cpu` writable up to the end of `places` places of the class. Returns `false` if
+    /// memory is refused or the CPU has no region; otherwise whether it changed anything.
     pub(crate) fn commit(&self, op: &Operation, cpu: u32, class: Class, places: u32) -> bool {
         let Some(region) = self.region(cpu) else { return false };
         let end = class.end(places);
@@ -546,7 +568,8 @@ impl<M: Memory> Table<M> {
         if has >= end {
             return true;
         }
-        // As much again as there is, if that can be had: a program that comes to use all its classes asks a few times.
+        // Doubles the committed part if memory allows it: a program that comes to use all its classes commits
+        // a few times.
         [end.max(2 * has), end].into_iter().any(|goal| {
             let goal = goal.next_multiple_of(STEP).min(self.region);
             let granted = self.grant(op, cpu, has..goal);
@@ -569,16 +592,18 @@ impl<M: Memory> Fork for Table<M> {
     unsafe fn forget_other_threads(&self) {
         for region in self.used(0..self.cpus.count()) {
             planted!("claims outlive their threads" => continue);
-            // Relaxed: there is one thread.
+            // Relaxed: the child has one thread.
             region.claim().store(0, Relaxed);
         }
-        // What drains of other threads had taken, and not begun to give away, lies where it lay: so it goes on doing so.
+        // Rounds that drains of other threads had taken and not begun to give away are still on their stacks,
+        // and go back to them.
         for (class, number) in self.all() {
-            // What this thread's own drains give away stays theirs: the stacks are closed until they are done.
+            // Rounds that this thread's own drains give away stay theirs: the stacks are closed until those
+            // drains end.
             let own = Giving::own(self.address(), class);
-            // SAFETY: there is one thread.
+            // SAFETY: the child has one thread.
             let drains = number.drains.with_mut(|p| unsafe { p.replace(own.clone().count() as u32) });
-            // SAFETY: as above.
+            // SAFETY: the child has one thread.
             number.waiting.with_mut(|p| unsafe { *p = 0 });
             planted!("drains outlive their threads" => continue);
             if drains > 0 {
@@ -589,7 +614,7 @@ impl<M: Memory> Fork for Table<M> {
                     }
                 }
                 if own.count() == 0 {
-                    // Relaxed: as above.
+                    // Relaxed: the child has one thread.
                     number.limit.store(number.open.get() as u32, Relaxed);
                 }
             }

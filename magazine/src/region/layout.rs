@@ -51,8 +51,8 @@ impl<'t> Region<'t> {
     /// `base` is the start of a region that lives for `'t`, is readable as a whole, and was zero at first.
     #[inline(always)]
     pub(crate) unsafe fn at(base: NonNull<u8>) -> Self {
-        // SAFETY: `base` is a live region, by this function's contract; zeroed memory is a valid header, and
-        // no exclusive reference to it exists.
+        // SAFETY: `base` is a live region, by contract; zeroed memory is a valid header, and no exclusive
+        // reference to it exists.
         Self { header: unsafe { base.cast().as_ref() }, base }
     }
     /// The value at this number of bytes from the start.
@@ -61,8 +61,8 @@ impl<'t> Region<'t> {
     /// It is within the region, aligned, and has this type in every access.
     #[inline(always)]
     unsafe fn part<T>(&self, at: usize) -> &'t T {
-        // SAFETY: the offset is valid for a `T`, by this function's contract; zeroed memory is a valid value
-        // of each type in use.
+        // SAFETY: the offset is valid for a `T`, by contract; zeroed memory is a valid value of each type in
+        // use.
         unsafe { self.base.add(at).cast().as_ref() }
     }
     #[inline(always)]

@@ -1,5 +1,5 @@
-//! Words and regions of a table as a checker sees them: cells and atomics of its own, in no memory. Inlined paths have words in the
-//! models that ask for them; in all others each operation is behind a miss, so that there is less to explore.
+//! Words and regions of a table for checkers: separate cells and atomics. Inlined paths have words only in
+//! models that request them; otherwise each operation takes the slow path, so that there is less to explore.
 
 use super::{Number, Table};
 use crate::cpu::Cpus;
@@ -16,7 +16,7 @@ use core::ops::Range;
 /// A word and a region for each CPU, and the empty region.
 #[derive(Debug)]
 pub(super) struct Layout {
-    /// A word for each CPU, or none.
+    /// A word for each CPU, or empty.
     words: [Vec<AtomicUsize>; 3],
     regions: Vec<Cells>,
 }
@@ -44,7 +44,7 @@ impl<M: Memory> Regions for Table<M> {
     }
     fn current(&self, words: Words, cpu: u32) -> Option<Region<'_>> {
         let word = self.layout.words[words as usize].get(cpu as usize)?;
-        // Acquire: pairs with the Release in `lead_back`. (On the machine an address dependency does it.)
+        // Acquire: pairs with the Release in `lead_back`. (On the machine an address dependency suffices.)
         Some(Region(&self.layout.regions[word.load(Acquire)]))
     }
 }
@@ -64,7 +64,7 @@ impl<M: Memory> Table<M> {
         [0; 3]
     }
 
-    /// Inlined paths have words from now on.
+    /// Gives inlined paths words.
     #[allow(dead_code, reason = "for models")]
     pub(crate) fn with_inlined_words(mut self) -> Self {
         for words in Words::INLINED {
@@ -77,7 +77,7 @@ impl<M: Memory> Table<M> {
         self.layout.words[words as usize].get(cpu as usize)
     }
     pub(super) fn lead_away(&self, words: Words, cpu: u32) {
-        // Relaxed: the fence shows it, and until then either region will do.
+        // Relaxed: the fence publishes it, and until then either region is correct.
         self.word(words, cpu).into_iter().for_each(|word| word.store(self.cpus.count() as usize, Relaxed));
     }
     pub(super) fn lead_back(&self, words: Words, cpu: u32) {
@@ -105,7 +105,7 @@ impl<M: Memory> Table<M> {
         blocks.free();
     }
 
-    /// Which CPUs' regions are there, as a story shows it.
+    /// The CPUs whose regions are not taken away, for a counterexample trace.
     #[cfg(loom)]
     pub(super) fn watched(&self) -> crate::sync::story::Watched {
         let part = |(cpu, word): (usize, &AtomicUsize)| {
@@ -116,12 +116,12 @@ impl<M: Memory> Table<M> {
         crate::sync::story::Watched { id: core::ptr::from_ref(self).addr(), parts }
     }
 
-    /// All classes are as their operations expect them.
+    /// Asserts that all classes are quiescent.
     #[doc(hidden)]
     pub fn assert_all_at_rest(&self) {
         self.all().for_each(|(class, _)| self.assert_at_rest(class));
     }
-    /// At rest: the class as its operations expect it, and the empty region as it was made.
+    /// Asserts that the class is quiescent, as its operations expect it, and the empty region as it was made.
     pub(crate) fn assert_at_rest(&self, class: Class) {
         for cpu in 0..self.cpus.count() {
             assert!(!self.is_away(cpu), "the word of CPU {cpu} is not back");

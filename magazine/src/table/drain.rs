@@ -1,4 +1,4 @@
-//! Drains: how somebody else takes what lies on a CPU's stacks. The rules are the [table](super)'s.
+//! Drains: how a thread takes the rounds on another CPU's stacks. The [table](super) has the rules.
 
 use super::giving::Giving;
 use super::{Number, Table};
@@ -17,41 +17,43 @@ use core::time::Duration;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[doc(hidden)]
 pub enum Which {
-    /// All.
+    /// All stacks.
     All,
-    /// Those that have served nothing since the last such drain.
+    /// Stacks that have served nothing since the last such drain.
     Idle,
 }
 
-/// Layers that are swept by one caller, who collects from all of them.
+/// Layers that one caller sweeps; it must collect from all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[doc(hidden)]
 pub struct SweepGroup(NonZeroU32);
 
 impl SweepGroup {
-    /// The group of that number.
+    /// The group of the given number.
     pub const fn new(number: u32) -> Self {
         Self(NonZeroU32::MIN.saturating_add(number))
     }
 }
 
-/// What the drains of a table did so far.
+/// Counters of a table's drains.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 #[doc(hidden)]
 pub struct Drains {
-    /// Times that regions were taken away: whatever the number of CPUs and classes, one fence each.
+    /// Times that regions were taken away: one fence each, whatever the number of CPUs and classes.
     pub passes: u64,
-    /// Of these, the ones without effect, because the kernel refused the fence (`membarrier`). What lies on stacks then stays
-    /// there, and numbers that would be given back are lost; fast paths go on.
+    /// Passes without effect, because the kernel refused the fence (`membarrier`). The rounds on stacks stay
+    /// there, and numbers that were to be returned are lost; fast paths continue.
     pub refused: u64,
-    /// The longest that a CPU was without its region: every operation there missed. 0 where there is no clock.
+    /// The longest time that a CPU was without its region, so that every operation there missed. 0 on systems
+    /// without a clock.
     pub longest_away: Duration,
 }
 
 impl<M: Memory> Table<M> {
-    /// Runs `owned` on the regions of `cpus`, of those that were used and for which `wanted` says so, with nobody else
-    /// there. `false` if the kernel refused the fence: then nothing was done. The lock of drains is held.
+    /// Runs `owned` on the regions of `cpus` that were used and that `wanted` selects, with no operation
+    /// running there. Returns `false`, having done nothing, if the kernel refused the fence. The caller holds
+    /// the lock of drains.
     pub(super) fn own_regions(
         &self,
         cpus: Range<u32>,
@@ -75,7 +77,8 @@ impl<M: Memory> Table<M> {
             self.done.add(any.into());
             return true;
         }
-        // Which CPUs they are must not change on the way: so it is asked once, and the words remember it.
+        // The set of CPUs must not change during the pass, so `wanted` is called once for each, and the words
+        // remember its answer.
         let (mut any, since) = (false, Clock::start());
         for cpu in cpus.clone().filter(wanted) {
             self.take_away(cpu);
@@ -101,12 +104,14 @@ impl<M: Memory> Table<M> {
         self.was_away(&since);
         fenced
     }
-    /// Inlined paths miss from now on, whatever their stacks hold, until [`open_inlined`](Self::open_inlined): each operation takes
-    /// the path behind a miss, which uses the same stacks. [Inlined frees](Words::InlinedFrees) stay
-    /// open unless `with_frees`. When this returns no inlined operation that began before still runs.
-    /// `false` if the kernel refused the fence: then some that began before may run, and the caller opens them again.
+    /// Closes the inlined paths until [`open_inlined`](Self::open_inlined): they miss whatever their stacks
+    /// hold, and each operation takes the slow path, which uses the same stacks. [Inlined
+    /// frees](Words::InlinedFrees) stay open unless `with_frees`. When this returns, no inlined operation that
+    /// began before is still running. Returns `false` if the kernel refused the fence: then such operations
+    /// may still run, and the caller opens the paths again.
     ///
-    /// Where restartable sequences do not serve it does nothing: inlined paths miss anyway, and what is claimed serves on.
+    /// Without restartable sequences it does nothing: inlined paths miss anyway, and the claimed slot
+    /// continues to serve.
     ///
     /// Cost: the lock of drains and one fence.
     #[doc(hidden)]
@@ -118,13 +123,13 @@ impl<M: Memory> Table<M> {
         self.lead_inlined([true, with_frees]);
         rseq::fence(self, 0..self.cpus.count())
     }
-    /// Takes [`close_inlined`](Self::close_inlined) back.
+    /// Undoes [`close_inlined`](Self::close_inlined).
     #[doc(hidden)]
     pub fn open_inlined(&self) {
         let _one_at_a_time = self.lock_drains();
         self.lead_inlined([false; 2]);
     }
-    /// The lock of drains is held: so no region is away.
+    /// The caller holds the lock of drains: so no region is away.
     fn lead_inlined(&self, closed: [bool; 2]) {
         for (words, closed) in Words::INLINED.into_iter().zip(closed) {
             self.closed[words as usize].set(closed.into());
@@ -132,11 +137,11 @@ impl<M: Memory> Table<M> {
             (0..self.cpus.count()).for_each(|cpu| lead(self, words, cpu));
         }
     }
-    /// A region is back.
+    /// Records how long a region was away.
     fn was_away(&self, since: &Clock) {
         self.longest_away.set(self.longest_away.get().max(since.nanoseconds()));
     }
-    /// What drains did so far.
+    /// Counters of the table's drains.
     #[doc(hidden)]
     pub fn drains(&self) -> Drains {
         let refused = self.refused.get();
@@ -146,12 +151,12 @@ impl<M: Memory> Table<M> {
             longest_away: Duration::from_nanos(self.longest_away.get()),
         }
     }
-    /// Closes the stacks of `classes` on `cpus`, as far as `which` says, and shows each to `give`, who takes its rounds
-    /// away with [`Taken::pop`]. One fence for all of them. Fast paths go on meanwhile: they miss where a stack is closed.
-    /// What a sweep took of these classes is given away, too.
+    /// Closes the stacks of `classes` on `cpus` that `which` selects, and passes each to `give`, which takes
+    /// its rounds with [`Taken::pop`]. One fence for all of them. Fast paths continue concurrently: they miss
+    /// on closed stacks. Rounds of these classes that a sweep took are given away, too.
     ///
-    /// Where `give` panics, the rounds that it left are lost. The first panic goes on when all other stacks were given
-    /// away and the classes are open again.
+    /// If `give` panics, the rounds that it left are lost. The first panic is resumed when all other stacks
+    /// have been given away and the classes are open again.
     pub(crate) fn drain(
         &self,
         cpus: Range<u32>,
@@ -159,7 +164,7 @@ impl<M: Memory> Table<M> {
         classes: impl Iterator<Item = Class> + Clone,
         mut give: impl FnMut(Class, &mut Taken<'_>),
     ) {
-        // Others may be at work on the same stacks: each gives away what is its own.
+        // Other drains may work on the same stacks: each gives away its own rounds.
         let number = drain_number();
         {
             let _one_at_a_time = self.lock_drains();
@@ -168,7 +173,7 @@ impl<M: Memory> Table<M> {
             unsafe {
                 classes.clone().for_each(|class| self.close(class, number));
                 self.take(number, cpus, which, classes.clone());
-                // In the same hold: when a drain returns, all is given away that it found.
+                // In the same lock hold: when a drain returns, all rounds that it found have been given away.
                 classes.clone().for_each(|class| _ = self.claim(class));
             }
         }
@@ -183,14 +188,15 @@ impl<M: Memory> Table<M> {
         panics.resume();
     }
 
-    /// The class takes part in all sweeps of `group` from now on, until its number is given back.
+    /// Adds the class to all sweeps of `group`, until its number is returned.
     pub(crate) fn join_sweeps(&self, class: Class, group: SweepGroup) {
         self.numbers[class.index as usize].swept.set(group.0.get().into());
     }
 
-    /// Takes what lies on the stacks of `cpus`, of all classes that [joined](crate::Layer::join_sweeps) a group of `groups`: as `which` says. It
-    /// waits until their layers [collect](crate::Layer::reap_swept) it; up to then these classes take no rounds that their
-    /// stacks have no place for.
+    /// Takes the rounds on those stacks of `cpus` that `which` selects, of all classes that
+    /// [joined](crate::Layer::join_sweeps) a group of `groups`. The rounds wait until their layers
+    /// [collect](crate::Layer::reap_swept) them; until then these classes take no rounds that do not fit on
+    /// their stacks.
     ///
     /// Cost: the lock of drains and one fence for all of them.
     #[doc(hidden)]
@@ -210,11 +216,12 @@ impl<M: Memory> Table<M> {
                 regions().for_each(|region| region.see(class));
             }
         }
-        // SAFETY: as above; they were closed for this number.
+        // SAFETY: the lock of drains is held, and the classes were closed for this number.
         unsafe { self.take(number, cpus.clone(), which, closed[..count].iter().copied()) };
     }
 
-    /// Gives away what a sweep took of the class, if nobody else did. Panics are as in [`drain`](Self::drain).
+    /// Gives away the rounds that a sweep took of the class, unless another drain did so. Panics are as in
+    /// [`drain`](Self::drain).
     pub(crate) fn collect(&self, class: Class, mut give: impl FnMut(Class, &mut Taken<'_>)) {
         let number = {
             let _one_at_a_time = self.lock_drains();
@@ -233,14 +240,14 @@ impl<M: Memory> Table<M> {
         self.drains.lock()
     }
 
-    /// Whether rounds lie there that served nothing since the class was last seen.
+    /// Returns `true` if the stack holds rounds and served nothing since the class was last seen.
     pub(crate) fn is_idle(region: Region<'_>, class: Class) -> bool {
         let head = region.head(class);
         planted!("a reap takes what is in use" => return head & LEN > 0);
         head & LEN > 0 && region.seen(class) == head
     }
 
-    /// Takes what lies on the stacks of `classes`, one fence for all of them.
+    /// Takes the rounds on the stacks of `classes`, one fence for all of them.
     ///
     /// # Safety
     /// The lock of drains is held, and the classes were [closed](Self::close) for that number.
@@ -252,7 +259,7 @@ impl<M: Memory> Table<M> {
         classes: impl Iterator<Item = Class> + Clone,
     ) {
         let wanted = |region: Region<'_>| match which {
-            // One that is closed for good is to take nothing from now on, empty as it may be.
+            // A class that is closed for good must take nothing from now on, even if it is empty.
             Which::All => classes.clone().any(|class| {
                 let closed = self.is_closed(class);
                 planted!("a closed class leaves empty stacks open" => let closed = false);
@@ -276,14 +283,15 @@ impl<M: Memory> Table<M> {
         };
         self.own_regions(cpus, wanted, &mut owned);
     }
-    /// The pages of its room may be memory from now on; for who holds the lock of drains.
+    /// Notes that the pages of the class's room may be backed. The caller holds the lock of drains.
     pub(super) fn note_backed(&self, region: Region<'_>, class: Class) {
         let mut pages = region.backed();
         self.numbers[class.index as usize].pages().for_each(|page| pages.add(page));
         region.set_backed(&pages);
     }
 
-    /// Gives away what the drain of that number took, or took over, and opens the class. `panics` catches those of `give`.
+    /// Gives away the rounds that the drain of that number took, or took over, and opens the class. `panics`
+    /// catches panics of `give`.
     fn give(
         &self,
         class: Class,
@@ -299,19 +307,19 @@ impl<M: Memory> Table<M> {
             }
         }
         let _one_at_a_time = self.lock_drains();
-        // SAFETY: the lock of drains is held; who gives away has closed it, or claimed it from who has.
+        // SAFETY: the lock of drains is held; this drain has closed or claimed the class.
         unsafe { self.reopen(class) };
     }
 
-    /// Closes the class for the drain of that number, which takes over what waits to be given away.
+    /// Closes the class for the drain of that number, which takes over the rounds that wait to be given away.
     ///
     /// # Safety
     /// The lock of drains is held.
     pub(crate) unsafe fn close(&self, class: Class, number: u64) {
-        // SAFETY: by contract.
+        // SAFETY: by contract the lock of drains is held.
         let before = self.numbers[class.index as usize].waiting.with_mut(|p| unsafe { p.replace(number) });
         if before == 0 {
-            // SAFETY: passed on.
+            // SAFETY: by contract the lock of drains is held.
             unsafe { self.close_again(class) };
         } else {
             planted!("what a sweep took is lost to the next drain" => return);
@@ -322,37 +330,39 @@ impl<M: Memory> Table<M> {
     /// The lock of drains is held.
     pub(super) unsafe fn close_again(&self, class: Class) {
         let number = &self.numbers[class.index as usize];
-        // SAFETY: by contract.
+        // SAFETY: by contract the lock of drains is held.
         number.drains.with_mut(|p| unsafe { *p += 1 });
-        // Relaxed: as in `set_limit_locked`.
+        // Relaxed: written and depended on under the lock of drains; elsewhere it is a hint.
         number.limit.store(0, Relaxed);
     }
-    /// The number of the drain whose rounds wait, which are the caller's to give away; 0 if none do.
+    /// Claims the rounds that wait to be given away. Returns the number of the drain that took them; 0 if no
+    /// rounds wait.
     ///
     /// # Safety
     /// The lock of drains is held.
     pub(super) unsafe fn claim(&self, class: Class) -> u64 {
-        // SAFETY: by contract.
+        // SAFETY: by contract the lock of drains is held.
         self.numbers[class.index as usize].waiting.with_mut(|p| unsafe { p.replace(0) })
     }
     /// # Safety
     /// As [`close`](Self::close), which was called before.
     pub(super) unsafe fn reopen(&self, class: Class) {
         let number = &self.numbers[class.index as usize];
-        // SAFETY: by contract.
+        // SAFETY: by contract the lock of drains is held.
         let left = number.drains.with_mut(|p| unsafe {
             *p -= 1;
             *p
         });
         planted!("the first of two drains opens the stack" => let left = 0);
         if left == 0 {
-            // Relaxed: as in `set_limit_locked`. Who opens the stack has the lock behind us, and all that this drain has read.
+            // Relaxed: an operation that opens the stack takes the lock of drains later, which orders it after
+            // this drain's reads.
             number.limit.store(number.open.get() as u32, Relaxed);
         }
     }
 }
 
-/// How long something took, where there is a clock: not in a page, nor in models.
+/// Measures durations, on systems with a clock: neither in a page nor in models.
 struct Clock(#[cfg(not(any(loom, shuttle, target_family = "wasm")))] std::time::Instant);
 
 impl Clock {
@@ -370,7 +380,7 @@ impl Clock {
     }
 }
 
-/// A number that no other drain has; 0 is none.
+/// A number that no other drain has, and not 0.
 fn drain_number() -> u64 {
     crate::sync::unique() + 1
 }
@@ -386,7 +396,7 @@ impl Taken<'_> {
     pub(crate) fn len(&self) -> u32 {
         self.left
     }
-    /// The newest.
+    /// Takes the newest round.
     pub(crate) fn pop(&mut self) -> Option<NonNull<u8>> {
         let round = (self.left > 0).then(|| self.region.round(self.class, self.left))??;
         self.left -= 1;

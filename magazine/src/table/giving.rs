@@ -1,4 +1,5 @@
-//! Drains of a thread that give rounds away at the moment. User code runs then, and may fork: the child finds its own drains here.
+//! Drains of the current thread that are giving rounds away. User code runs then, and may fork: the child
+//! finds its own drains here.
 
 use crate::region::{CLASSES, Class};
 use crate::sync::thread_local;
@@ -9,7 +10,7 @@ pub(super) struct Giving {
     /// The table's address.
     table: usize,
     number: u64,
-    /// A bit for each class that is closed for it.
+    /// A bit for each class that is closed for this drain.
     classes: [Cell<u64>; CLASSES.div_ceil(64) as usize],
     before: *const Self,
 }

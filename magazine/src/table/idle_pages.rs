@@ -1,4 +1,4 @@
-//! Pages of stacks that serve nothing go back to the system.
+//! Decommitting the pages of stacks that serve nothing.
 
 use super::Table;
 use crate::memory::Memory;
@@ -7,16 +7,17 @@ use crate::sync::{planted, tell};
 use core::ops::Range;
 
 impl<M: Memory> Table<M> {
-    /// Gives pages back to the system on which only stacks lie that are empty and served nothing since they were last seen:
-    /// the bytes. For after a sweep; numbers that were given back are among them.
+    /// Decommits pages whose stacks are all empty and served nothing since they were last seen. Returns the
+    /// bytes. Call it after a sweep; stacks of returned numbers are included.
     ///
-    /// Cost: the lock of drains, a look at every class on every CPU that was used, and if there are any such pages a fence and
-    /// a system call for each run of them. They are given back while their stacks are closed, and no region is away.
+    /// Cost: the lock of drains, a visit to every class on every CPU that was used, and if there are any such
+    /// pages a fence and a system call for each run of them. They are decommitted while their stacks are
+    /// closed; no region is away.
     #[doc(hidden)]
     pub fn decommit_idle(&self) -> usize {
         let _one_at_a_time = self.lock_drains();
         let cpus = || 0..self.cpus.count();
-        // Rounds that a drain is giving away lie where they lay.
+        // Rounds that a drain is giving away are still on their stacks.
         let mut drained = [false; CLASSES as usize];
         for (class, at) in self.all() {
             // SAFETY: the lock of drains is held.
@@ -34,7 +35,7 @@ impl<M: Memory> Table<M> {
                         region.set_aside(class);
                         continue;
                     });
-                    // Nobody opens it again before the lock of drains is free.
+                    // It stays closed until the lock of drains is free.
                     region.close(class);
                     planted!("a page goes back with what its stacks have served" => continue);
                     region.set_aside(class);
@@ -57,7 +58,7 @@ impl<M: Memory> Table<M> {
         }
         bytes
     }
-    /// Pages on which a stack lies that holds rounds, is `drained`, or has served something since it was last seen.
+    /// Pages with a stack that holds rounds, is `drained`, or has served something since it was last seen.
     fn pages_in_use(&self, region: Region<'_>, drained: &[bool; CLASSES as usize]) -> Pages {
         let (mut pages, backed) = (Pages::default(), region.backed());
         for (class, at) in self.all().filter(|(_, at)| at.pages().any(|page| backed.has(page))) {
@@ -68,7 +69,7 @@ impl<M: Memory> Table<M> {
         }
         pages
     }
-    /// Gives back pages of the region of `cpu`: the bytes.
+    /// Decommits pages of the region of `cpu`. Returns the bytes.
     fn decommit(&self, cpu: u32, pages: Range<usize>) -> usize {
         tell!("gives {} pages of the region of CPU {cpu} back", pages.len());
         self.decommit_pages(cpu, pages)

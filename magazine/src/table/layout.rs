@@ -1,4 +1,4 @@
-//! Where words, regions and the magazines of depots are in a table's memory.
+//! The layout of words, regions and the depots' magazines in a table's memory.
 
 use super::{STEP, Table, WORD};
 use crate::cpu::regions::{Regions, SPARE, Words};
@@ -14,10 +14,10 @@ use core::mem::MaybeUninit;
 use core::ops::Range;
 use core::ptr::NonNull;
 
-/// What a table has besides its memory.
+/// The fields of a table that depend on its memory.
 #[derive(Debug)]
 pub(super) struct Layout {
-    /// Copies of the sets of words that inlined paths read; the lock of drains protects it.
+    /// Copies of the sets of words that inlined paths read. The lock of drains protects it.
     static_words: UnsafeCell<Option<&'static StaticWords>>,
 }
 
@@ -53,7 +53,7 @@ impl<M: Memory> Regions for Table<M> {
 }
 
 impl<M: Memory> Table<M> {
-    /// True if the memory holds the table; then its words are committed.
+    /// Returns `true` if the memory can hold the table; then its words are committed.
     pub(super) fn fits(cpus: &Cpus, region: usize, memory: &M) -> bool {
         memory.base().addr().get().is_multiple_of(ALIGN)
             && memory.bytes() >= Self::footprint(cpus, region)
@@ -67,7 +67,7 @@ impl<M: Memory> Table<M> {
         let words = self.memory.base().cast::<MaybeUninit<*mut u8>>().as_ptr();
         // SAFETY: the words were committed, and no other thread knows them yet. An `AtomicPtr` has the layout of a pointer.
         let words = unsafe { core::slice::from_raw_parts_mut(words, 3 * set) };
-        // Filled, and not word by word: most are of CPUs that there are not, and each start of a process comes here.
+        // Filled, not stored word by word: most words belong to no CPU, and each start of a process runs this.
         words.fill(MaybeUninit::new(empty));
         for set in words.chunks_mut(set) {
             let homes = (0..self.cpus.count()).map(|cpu| self.home(cpu).as_ptr());
@@ -77,10 +77,11 @@ impl<M: Memory> Table<M> {
 
     /// The address of CPU 0's word.
     pub(crate) fn words_of(&self, words: Words) -> NonNull<u8> {
-        // SAFETY: `new` checked that the memory begins with three sets of words, each with the spare ones in front.
+        // SAFETY: `new` checked that the memory begins with three sets of words, each with the spare words in
+        // front.
         unsafe { self.memory.base().add(words as usize * Self::word_bytes(&self.cpus) + SPARE * WORD) }
     }
-    /// Where the region of `cpu` lies; of one more than there are, the empty one.
+    /// Start of the region of `cpu`; for the CPU count, of the empty region.
     #[inline]
     pub(super) fn home(&self, cpu: u32) -> NonNull<u8> {
         // SAFETY: `new` checked that the memory holds a region for each CPU and the empty one.
@@ -97,7 +98,7 @@ impl<M: Memory> Table<M> {
         // SAFETY: written in `new`, for each CPU below the count.
         unsafe { self.words_of(words).cast::<AtomicPtr<u8>>().add(cpu as usize).as_ref() }
     }
-    /// The word of `cpu` in the table's memory, and its copy in a static. The lock of drains is held.
+    /// The word of `cpu` in the table's memory, and its copy in a static. The caller holds the lock of drains.
     fn copies(&self, words: Words, cpu: u32) -> impl Iterator<Item = &AtomicPtr<u8>> {
         // SAFETY: the lock of drains is held.
         let statics = self.layout.static_words.with(|p| unsafe { *p }).filter(|_| words != Words::Always);
@@ -115,9 +116,9 @@ impl<M: Memory> Table<M> {
         }
         for set in Words::INLINED {
             for slot in 0..slots {
-                // SAFETY: the set begins with the spare ones, and `new` wrote all of it.
+                // SAFETY: the set begins with the spare words, and `new` wrote all of it.
                 let own = unsafe { self.words_of(set).cast::<AtomicPtr<u8>>().add(slot).sub(SPARE).as_ref() };
-                // Relaxed: under the lock, and there is no static path of this table yet.
+                // Relaxed: the lock of drains is held, and the table has no static path yet.
                 words.word(set, slot).store(own.load(Relaxed), Relaxed);
             }
         }
@@ -125,7 +126,7 @@ impl<M: Memory> Table<M> {
         self.layout.static_words.with_mut(|p| unsafe { *p = Some(words) });
         true
     }
-    /// For debuggers: where CPU 0's region lies, how far the next one is, and how many there are.
+    /// For debuggers: address of CPU 0's region, distance to the next one, and their number.
     pub(crate) fn homes(&self) -> [usize; 3] {
         [self.home(0).addr().get(), self.region, self.cpus.count() as usize]
     }
@@ -133,22 +134,23 @@ impl<M: Memory> Table<M> {
     /// Points a word of `cpu` to the empty region.
     pub(super) fn lead_away(&self, words: Words, cpu: u32) {
         let empty = self.home(self.cpus.count()).as_ptr();
-        // Relaxed: the fence shows it, and until then either region will do.
+        // Relaxed: the fence publishes it, and until then either region is correct.
         self.copies(words, cpu).for_each(|word| word.store(empty, Relaxed));
     }
     /// Points a word of `cpu` to its region.
     pub(super) fn lead_back(&self, words: Words, cpu: u32) {
         let home = self.home(cpu).as_ptr();
-        // Release: an operation that finds the region again sees what a drain did to it.
+        // Release: pairs with the load of the word in a section, on whose value its other accesses depend. An
+        // operation that finds the region again sees what a drain did to it.
         self.copies(words, cpu).for_each(|word| word.store(home, Release));
     }
-    /// Returns `true` if a drain has taken the region of `cpu` away; for that drain.
+    /// Returns `true` if a drain has taken the region of `cpu` away. Only for that drain.
     pub(crate) fn is_away(&self, cpu: u32) -> bool {
         // Relaxed: only drains write it, and their lock is held.
         self.word(Words::Always, cpu).load(Relaxed) != self.home(cpu).as_ptr()
     }
 
-    /// Commits a part of the region of `cpu`. A panic of the memory is a refusal.
+    /// Commits a part of the region of `cpu`. A panic of the memory counts as a refusal.
     pub(super) fn grant(&self, op: &Operation, cpu: u32, part: Range<usize>) -> bool {
         self.commit_behind(op, self.home(cpu), part)
     }
@@ -156,25 +158,26 @@ impl<M: Memory> Table<M> {
         let start = place.addr().get() - self.memory.base().addr().get();
         contain_panic(|| self.memory.commit(op, start + part.start..start + part.end)) == Some(true)
     }
-    /// Decommits pages of the region of `cpu`: the bytes.
+    /// Decommits pages of the region of `cpu`. Returns the bytes.
     pub(super) fn decommit_pages(&self, cpu: u32, pages: Range<usize>) -> usize {
         let start = self.home(cpu).addr().get() - self.memory.base().addr().get();
-        // The room of a class may end behind what was granted.
+        // The room of a class may end behind the committed part.
         let granted = self.region(cpu).map_or(0, |region| region.committed());
         let range = start + pages.start * PAGE..start + granted.min(pages.end * PAGE);
         let bytes = range.len();
-        // SAFETY: nobody writes there while these stacks are closed; who reads finds the null words that lay there.
+        // SAFETY: no operation writes there while these stacks are closed, and a reader finds null words, as
+        // before.
         let release = || unsafe { self.memory.decommit(range) };
         if bytes > 0 && contain_panic(release) == Some(true) { bytes } else { 0 }
     }
 
-    /// Room for a magazine of a depot; `None` if there is none left, or it cannot be committed.
+    /// Memory for a magazine of a depot; `None` if none is left, or it cannot be committed.
     pub(crate) fn block(&self, op: &Operation) -> Option<Block> {
         let mut making = self.making.lock();
         if let Some(block) = making.blocks.pop() {
             return Some(block);
         }
-        // SAFETY: `new` checked that the memory holds as much again behind the empty region.
+        // SAFETY: `new` checked that the memory holds as much as the regions behind the empty one.
         let base = unsafe { self.home(self.cpus.count()).add(self.region) };
         let [cut, committed] = making.cut;
         let end = cut + size_of::<Slot>();
@@ -192,7 +195,7 @@ impl<M: Memory> Table<M> {
         // SAFETY: committed, aligned, and cut off only once.
         Some(unsafe { Block::at(base.add(cut)) })
     }
-    /// Takes them back from a depot.
+    /// Takes magazines back from a depot.
     pub(crate) fn take_blocks(&self, blocks: Blocks) {
         self.making.lock().blocks.append(blocks);
     }

@@ -1,18 +1,19 @@
-//! Allocation: a ladder. Each level is tried once, when the one above it has nothing.
+//! Allocation: a ladder. Each level is tried once, when the level above it has no object.
 //!
 //! ```text
 //!  alloc          the CPU's stack, by the inlined path                            no lock
-//!  alloc_missed   where the inlined path is closed: claimed slot, a profile,      no lock
+//!  alloc_missed   if the inlined path is closed: claimed slot, a profile,         no lock
 //!                 checked objects; one allocation in many is a guarded sample
 //!  take_slow      the depot, then a magazine of objects from partial slabs,       a lock each: depot, node, zone
 //!                 then from a new slab
 //!  alloc_elsewhere, reclaim
 //!                 other nodes; other CPUs' stacks and depots; other caches;       fences, all of these locks in turn
 //!                 shrinkers
-//!  finish         what is done with every object: tags, red zones, canaries, zeroing
+//!  finish         the last steps of every object: tags, red zones, canaries, zeroing
 //! ```
 //!
-//! An object passes [`profile`](Cache::profile) and [`finish`](Cache::finish) exactly once on its way to a user.
+//! An object passes [`profile`](Cache::profile) and [`finish`](Cache::finish) exactly once on its way to a
+//! user.
 
 use super::checked::Checked;
 use super::slabs::Refusal;
@@ -31,7 +32,8 @@ use uslab_magazine::{Operation, Supplier};
 /// Objects taken for a bulk caller in one lock hold.
 pub(crate) const BULK: usize = 256;
 
-/// Places that a bulk caller wants filled. All or nothing: an error, or the panic of a constructor, leaves them empty.
+/// Places that a bulk caller wants filled. All or nothing: after an error, or a panic of a constructor, they
+/// are empty.
 struct Filling<'a> {
     cache: &'a Cache,
     out: &'a mut [Option<NonNull<u8>>],
@@ -56,26 +58,27 @@ impl Drop for Filling<'_> {
     }
 }
 
-/// The slabs, as the magazines see them, on behalf of one call.
+/// The slabs as a supplier of the magazines, for one call.
 pub(super) struct SlabSupplier<'a> {
     cache: &'a Cache,
     gfp: Gfp,
-    /// Whether it is for the first of those who wait, whom others do not pass.
+    /// `true` when allocating for the head of the wait queue. It may use free objects that other callers must
+    /// leave.
     is_waiter: bool,
     /// Why the last growth failed.
     refusal: Cell<Option<Refusal>>,
 }
 
 impl<'a> SlabSupplier<'a> {
-    /// For the first who waits.
+    /// A supplier for the head of the wait queue.
     pub(super) fn for_waiter(cache: &'a Cache, gfp: Gfp) -> Self {
         Self { is_waiter: true, ..cache.source(gfp) }
     }
-    /// Why there is nothing; goes on with the panic of a constructor.
+    /// The reason why there is no object. Resumes the panic of a constructor.
     pub(super) fn error(&self) -> AllocError {
         self.error_or(AllocError::Destroyed)
     }
-    /// The same; `silent` where the slabs were not asked at all.
+    /// As `error`; `silent` if the slabs were never tried.
     fn error_or(&self, silent: AllocError) -> AllocError {
         match self.refusal.take() {
             Some(Refusal::Panic(panic)) => resume_unwind(ManuallyDrop::into_inner(panic)),
@@ -89,7 +92,7 @@ impl Supplier<Object> for SlabSupplier<'_> {
     fn fill(&self, op: &Operation, node: u32, max: usize, mut put: impl FnMut(Object)) -> usize {
         let before = self.refusal.take();
         if matches!(before, Some(Refusal::Panic(_))) {
-            // On its way to the caller: no other node is tried.
+            // The panic is on its way to the caller: no other node is tried.
             self.refusal.set(before);
             return 0;
         }
@@ -121,7 +124,7 @@ impl Supplier<Object> for SlabSupplier<'_> {
     }
 }
 
-/// A supplier that has nothing: what the magazines answer is what they hold.
+/// A supplier without objects: the magazines then allocate only what they hold.
 pub(super) struct DrainOnly<'a>(pub(super) &'a Cache);
 
 impl Supplier<Object> for DrainOnly<'_> {
@@ -147,15 +150,16 @@ impl Cache {
         let all = || self.geometry().object_size();
         self.alloc_inlined(gfp).map_or_else(|| self.alloc_missed(gfp, all()), Ok)
     }
-    /// The same, of which the caller will use the first `size` bytes: where objects are watched, the others are a red zone.
+    /// As `alloc`, for a caller that will use the first `size` bytes: if objects are checked, the other bytes
+    /// are a red zone.
     #[inline(always)]
     pub(crate) fn alloc_of(&self, gfp: Gfp, size: usize) -> Result<NonNull<u8>, AllocError> {
         self.alloc_inlined(gfp).map_or_else(|| self.alloc_missed(gfp, size), Ok)
     }
-    /// The inlined path alone: where it misses, there may be memory all the same.
+    /// The inlined path alone: if it misses, there may still be memory.
     #[inline(always)]
     pub(crate) fn alloc_inlined(&self, gfp: Gfp) -> Option<NonNull<u8>> {
-        // SAFETY: the layer lives in `parts`.
+        // SAFETY: the cache keeps its layer in `parts`.
         let object = unsafe { self.allocs.alloc_fast() }?;
         // The inlined path is open, so no object is checked.
         Some(self.hand_over(object, gfp))
@@ -165,10 +169,10 @@ impl Cache {
     #[cold]
     #[inline(never)]
     pub(crate) fn alloc_missed(&self, gfp: Gfp, size: usize) -> Result<NonNull<u8>, AllocError> {
-        // It has closed the inlined path.
+        // A running profile has closed the inlined path.
         let profiled = self.core.profiler.runs();
         if !profiled
-            // SAFETY: the layer lives in `parts`.
+            // SAFETY: the cache keeps its layer in `parts`.
             && let Some(object) = unsafe { self.allocs.alloc_claimed() }
         {
             return Ok(self.hand_over(object, gfp));
@@ -182,7 +186,7 @@ impl Cache {
             return Err(AllocError::Injected);
         }
         let object = match &self.checked {
-            // SAFETY: the layer lives in `parts`.
+            // SAFETY: the cache keeps its layer in `parts`.
             Some(checked) if !profiled => unsafe { checked.fast_path.alloc() },
             _ if profiled => self.config.per_cpu.pop(),
             _ => None,
@@ -194,22 +198,22 @@ impl Cache {
         }
         Ok(memory)
     }
-    /// One in many objects has a page of its own, and is zero: see [`guard`](crate::debug::guard).
+    /// One object in many gets a separate, zeroed page: see [`guard`](crate::debug::guard).
     #[inline]
     fn sample(&self, size: usize) -> Option<NonNull<u8>> {
         let guard = &self.core.guard;
-        // While a profile runs each one comes here.
+        // While a profile runs, each allocation takes this path.
         let one = || if self.core.profiler.runs() { 1 } else { self.allocs_of_a_miss() };
         let due = self.config.guarded && guard.is_due(one());
         if due { guard.alloc(size, self.geometry().align()) } else { None }
     }
-    /// From the depot on, for a caller who has told the profile of the object.
+    /// From the depot on, for a caller that has reported the object to the profile.
     #[cold]
     #[inline(never)]
     pub(crate) fn alloc_profiled(&self, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
         self.take_slow(gfp).map(|object| self.finish(object, gfp))
     }
-    /// An object of the depot or of a slab; the rest of its magazine goes on the CPU's stack.
+    /// An object of the depot or of a slab. The rest of its magazine goes on the CPU's stack.
     #[cold]
     #[inline(never)]
     fn take_slow(&self, gfp: Gfp) -> Result<Object, AllocError> {
@@ -219,7 +223,7 @@ impl Cache {
         object.map_or_else(|| self.alloc_elsewhere(op, &source, self.this_node()), Ok)
     }
 
-    /// One object of `node`; without [`Gfp::THIS_NODE`], of another one if there is none.
+    /// One object of `node`; without [`Gfp::THIS_NODE`], of another node if `node` has no object.
     pub(crate) fn alloc_node(&self, gfp: Gfp, node: u32) -> Result<NonNull<u8>, AllocError> {
         if node >= self.core.memory.pages.nodes() {
             let error = uslab_buddy::AllocError {
@@ -239,8 +243,8 @@ impl Cache {
         }
     }
 
-    /// Objects into every place of `out`, or an error and none: what this CPU's magazines and the depot hold, then
-    /// straight from the slabs.
+    /// Fills every place of `out`, or returns an error and fills none: from this CPU's magazines and the
+    /// depot, then directly from the slabs.
     pub(crate) fn alloc_bulk(&self, gfp: Gfp, out: &mut [Option<NonNull<u8>>]) -> Result<(), AllocError> {
         let mut filling = Filling { cache: self, out, got: 0 };
         filling.out.fill(None);
@@ -277,7 +281,7 @@ impl Cache {
         Ok(())
     }
 
-    /// Nothing was to be had of `node` in the ordinary way: whatever helps, once each.
+    /// The ordinary levels of `node` failed: tries all others, once each.
     #[cold]
     fn alloc_elsewhere(
         &self,
@@ -298,7 +302,7 @@ impl Cache {
         result.inspect_err(|_| self.counts.failures.add(1))
     }
 
-    /// Whatever helps against `error`, once each.
+    /// Reclaims against `error`, from each source once.
     pub(super) fn reclaim(
         &self,
         op: &Operation,
@@ -311,14 +315,14 @@ impl Cache {
         if self.core.memory.pages.nodes() > 1 {
             result = again();
         }
-        // What other CPUs and the depots keep of this cache.
+        // This cache's objects on other CPUs and in depots.
         if result.is_err() && self.config.per_cpu.holds() {
             planted!("other CPUs are not drained before an error" => return result);
             self.shrink_magazines();
             self.flush_all(op);
             result = again();
         }
-        // What the other caches of the account keep without using it, and what their users can do without.
+        // Unused memory of the account's other caches, and what their shrinkers can free.
         if let Some(account) = &self.config.account
             && matches!(result, Err(AllocError::AccountLimit { .. }))
         {
@@ -330,14 +334,14 @@ impl Cache {
                 self.core.shrink_until(source.gfp, Some(&cache), again, result)
             });
         }
-        // What other caches keep without using it.
+        // Unused memory of other caches.
         if matches!(result, Err(AllocError::Memory(_))) && self.reclaim_others(op) > 0 {
             result = again();
         }
         self.run_shrinkers(op, source.gfp, result, again)
     }
 
-    /// What users have and can do without.
+    /// Runs the shrinkers.
     fn run_shrinkers<T>(
         &self,
         op: &Operation,
@@ -351,7 +355,7 @@ impl Cache {
             done => return done,
         };
         let again = || {
-            // What they freed lies in magazines.
+            // The objects that they freed are in magazines.
             match limited {
                 Some(cache) => cache.flush_all(op),
                 None => self.core.shrink(op),
@@ -361,7 +365,7 @@ impl Cache {
         self.core.shrink_until(gfp, limited, again, result)
     }
 
-    /// Empty slabs that other caches gave back.
+    /// Makes other caches return their empty slabs.
     fn reclaim_others(&self, op: &Operation) -> usize {
         planted!("a node's lock is held under pressure" => {
             core::mem::forget(super::node::Node::lock_all(&self.nodes));
@@ -369,7 +373,7 @@ impl Cache {
         self.core.reclaim(op, Some(self))
     }
 
-    /// One object of `node` past the magazines.
+    /// One object of `node`, bypassing the magazines.
     pub(super) fn direct(&self, op: &Operation, source: &SlabSupplier<'_>, node: u32) -> Option<Object> {
         let mut object = None;
         source.fill(op, node, 1, |o| object = Some(o));
@@ -380,47 +384,48 @@ impl Cache {
         object
     }
 
-    /// An object of a checked cache leaves for a caller.
+    /// Marks an object of a checked cache as allocated.
     #[inline(always)]
     fn on_checked_alloc(&self, checked: &Checked, object: Object) {
         if let Some(debugged) = &checked.debugged {
             self.debug_alloc(checked, debugged, object);
         }
-        // SAFETY: `grow` covers each slab before anybody knows it.
+        // SAFETY: `grow` covers each slab before any other thread knows it.
         unsafe { checked.tags.set(object.0, checked.tag) };
     }
-    /// An object leaves for a user: for the profile, and through the checks.
+    /// Hands an object out: reports it to the profile, and runs the checks.
     #[inline(always)]
     pub(super) fn hand_out(&self, object: Object, gfp: Gfp) -> NonNull<u8> {
         self.profile(object);
         self.finish(object, gfp)
     }
-    /// Tells the profile of an object, if one runs.
+    /// Reports an object to the profile, if one runs.
     #[inline(always)]
     fn profile(&self, object: Object) {
         let cpu = || self.core.cpus.current();
         self.core.profiler.allocated(cpu, object.0, self.geometry().object_size(), self.name());
     }
-    /// What is done with an object before its user has it.
+    /// The last steps before a user gets the object.
     #[inline(always)]
     fn finish(&self, object: Object, gfp: Gfp) -> NonNull<u8> {
         if let Some(checked) = &self.checked {
             self.on_checked_alloc(checked, object);
         }
         if let Some(hardened) = &self.hardened
-            // SAFETY: the object is ours until it is returned.
+            // SAFETY: no other thread has the object until it is returned.
             && let Err(kind) = unsafe { hardened.on_alloc(object.0) }
         {
             self.refuse(kind, object.0, self.place(object).ok().map(|place| place.index));
         }
         self.hand_over(object, if self.config.harden.zero_on_alloc { gfp | Gfp::ZERO } else { gfp })
     }
-    /// The last of it, and all of it where objects are neither checked nor hardened: zeroing.
+    /// Zeroes the object on request: the last step, and the only one if objects are neither checked nor
+    /// hardened.
     #[inline(always)]
     pub(crate) fn hand_over(&self, Object(object): Object, gfp: Gfp) -> NonNull<u8> {
         self.core.memory.obj_out(object);
         if gfp.contains(Gfp::ZERO) && !self.has_hooks() {
-            // SAFETY: the object is ours until it is returned, and so many bytes long.
+            // SAFETY: no other thread has the object until it is returned, and it is that many bytes long.
             unsafe { object.write_bytes(0, self.geometry().object_size()) };
         }
         object
@@ -429,7 +434,7 @@ impl Cache {
     pub(super) fn this_node(&self) -> u32 {
         self.core.cpus.node_of(self.core.cpus.current())
     }
-    /// Magazines hold objects of their own node only.
+    /// The flag for magazines, which hold objects of their own node only.
     fn strict(&self) -> Gfp {
         if self.core.memory.pages.nodes() > 1 { Gfp::THIS_NODE } else { Gfp::empty() }
     }
@@ -438,7 +443,7 @@ impl Cache {
         pages.pfn_of(object.as_ptr()).map_or(0, |pfn| pages.node_of(pfn))
     }
 
-    /// `n` more objects for somebody who keeps them back: nobody's yet. All or none.
+    /// Allocates `n` objects for a caller that holds them in reserve; no user has them yet. All or none.
     pub(crate) fn reserve(&self, gfp: Gfp, n: usize, into: &mut Vec<NonNull<u8>>) -> Result<(), AllocError> {
         self.admits(n)?;
         into.try_reserve_exact(n)
@@ -468,12 +473,12 @@ impl Cache {
         reserving.had = end;
         Ok(())
     }
-    /// Hands out one of them.
+    /// Hands out a reserved object.
     #[inline(always)]
     pub(crate) fn hand_out_reserved(&self, object: NonNull<u8>, gfp: Gfp) -> NonNull<u8> {
         self.finish(Object(object), gfp)
     }
-    /// Takes an object back for somebody who keeps it.
+    /// Frees an object to the caller's reserve.
     #[inline(always)]
     pub(crate) fn free_reserved(&self, object: NonNull<u8>, keep: impl FnOnce()) {
         if self.free_sample(object) {
@@ -488,18 +493,18 @@ impl Cache {
         self.core.memory.obj_in(object);
         keep();
     }
-    /// Takes one back that was kept: nobody had it.
+    /// Frees a reserved object that no user has had.
     pub(crate) fn unreserve(&self, object: NonNull<u8>) {
         self.core.note_free(object);
         self.push(object);
     }
 }
 
-/// Objects that are being reserved; those that were had go back if not all can be had.
+/// Objects that are being reserved. If some cannot be allocated, the drop frees the others.
 struct Reserving<'a> {
     cache: &'a Cache,
     objects: &'a mut Vec<NonNull<u8>>,
-    /// Objects that stay.
+    /// Number of objects in the reserve before.
     had: usize,
 }
 
@@ -517,7 +522,7 @@ mod tests {
     use uslab_magazine::sync::{Counter, catch_panic};
     use uslab_magazine::{Cpus, on_cpu};
 
-    /// Once the next node was tried, and if that served, the panic was lost.
+    /// Once the next node was tried, and if that succeeded, the panic was lost.
     #[test]
     fn a_panic_of_a_constructor_ends_the_search_of_an_allocation() {
         on_cpu(0);

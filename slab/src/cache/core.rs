@@ -1,5 +1,6 @@
-//! The state of a subsystem: what its caches share, and who there is. What acts on it stands with what it does: reclaim in
-//! [`reclaim`](super::reclaim), large memory in [`large`](crate::size::large), reports in [`info`](crate::report::info).
+//! The shared state of a subsystem's caches. The code that acts on it is elsewhere: reclaim in
+//! [`reclaim`](super::reclaim), large memory in [`large`](crate::size::large), reports in
+//! [`info`](crate::report::info).
 
 use super::config::Config;
 use super::per_cpu::Magazines;
@@ -37,12 +38,12 @@ use uslab_magazine::sync::{
 use uslab_magazine::tracepoints::What;
 use uslab_magazine::{Cpus, Operation};
 
-/// What is named where no cache is known.
+/// Name in reports if no cache is known.
 pub(crate) const NO_CACHE: &str = "kmalloc";
-/// With so few pages, 4 MiB, a subsystem is not tried with fewer.
+/// A subsystem is not retried with fewer pages than these, 4 MiB.
 const LEAST_PAGES: usize = 1024;
 
-/// What the caches of a subsystem share.
+/// The shared state of a subsystem's caches.
 pub(crate) struct Core {
     pub(crate) memory: SlabMemory,
     pub(crate) cpus: Cpus,
@@ -53,7 +54,7 @@ pub(crate) struct Core {
     pub(crate) check_frees: bool,
     pub(crate) heed_limits: bool,
     pub(crate) slab_debug: DebugRules,
-    /// Whether any cache has red zones.
+    /// True if any cache has red zones.
     zones: AtomicBool,
     pub(crate) harden: Harden,
     pub(crate) mappings: Mappings,
@@ -62,21 +63,21 @@ pub(crate) struct Core {
     pub(crate) large: LargeBlocks,
     #[cfg(any(not(loom), crossbeam_loom))]
     pub(crate) deferred: Deferred,
-    /// Made by the first cache whose frees are checked; how many there were.
+    /// Created with the first cache whose frees are checked; and the number of such caches so far.
     pub(crate) tags: ForkMutex<(Option<Arc<Tags>>, u64)>,
     pub(crate) huge: Huge,
-    /// Caches that somebody waits for.
+    /// Caches that have waiters.
     pub(crate) waited_for: AtomicU32,
-    /// Times that objects with a destructor came back to their slabs.
+    /// Number of times that objects with a destructor were freed to their slabs.
     pub(crate) idle_objects: Counter,
-    /// Forks, with other threads at work, between the process that made the subsystem and this one.
+    /// Forks, while other threads ran, between the process that made the subsystem and this one.
     pub(crate) forks: Counter,
     corruption: Contained<Arc<corruption::Handler>>,
     /// All caches.
     pub(crate) caches: Registry<Cache>,
-    /// Those that others may share.
+    /// Caches that can be shared.
     pub(crate) mergeable: Registry<Owner>,
-    /// What users can drop.
+    /// Registered shrinkers.
     pub(crate) shrinkers: Arc<Shrinkers>,
     pub(crate) background: Background,
     pub(crate) profiler: Profiler,
@@ -89,7 +90,7 @@ impl fmt::Debug for Core {
     }
 }
 
-/// After so many caches. Those of one tag are told apart by their slabs, later.
+/// The next cache's tag. Tags repeat; caches of one tag are then told apart by their slabs.
 fn next_tag(caches: &mut u64) -> u8 {
     *caches += 1;
     (*caches % u64::from(u8::MAX)) as u8 + 1
@@ -147,7 +148,7 @@ impl Core {
         core.read_limits();
         Ok(core)
     }
-    /// For debuggers.
+    /// What debuggers see.
     fn seen(&self) -> gdb::SubsystemSeen {
         let (pages, frames) = (&self.memory.pages, self.memory.frames());
         let first = uslab_buddy::Pfn::new(0);
@@ -164,8 +165,8 @@ impl Core {
         }
     }
 
-    /// What `make` makes of a core with as many pages as the system grants: where address space is refused, to the pages or
-    /// to what describes them, fewer than asked for.
+    /// Runs `make` on a core with as many pages as the system grants: fewer, if it refuses addresses for pages
+    /// or tables.
     pub(crate) fn start_with_fewer_pages<T>(
         mut config: Config,
         mut make: impl FnMut(&Arc<Self>) -> Result<T, CacheError>,
@@ -175,7 +176,7 @@ impl Core {
                 Self::new(config.clone()).and_then(|core| make(&core).map_err(|_| StartError::Kmalloc));
             let pages = config.pages.nodes.iter().flatten().map(|(_, pages)| *pages as usize).sum::<usize>();
             match started {
-                // The page allocator took all there was, and left nothing for the rest.
+                // The pages took all addresses that are available, and left none for the tables.
                 Err(StartError::SideTable | StartError::Kmalloc) if pages > LEAST_PAGES => {
                     let limited = config.pages.limited;
                     config.pages = PageConfig { limited, ..config.pages.limit(pages / 2 * PAGE_SIZE) };
@@ -185,24 +186,24 @@ impl Core {
         }
     }
 
-    /// An operation that is of no cache.
+    /// An operation of no cache.
     pub(crate) fn operation(&self, what: What) -> Operation<'_> {
         Operation::of(self.memory.pages.tracepoints(), what, "")
     }
 
-    /// A cache is made that has red zones, or has none.
+    /// Notes that a cache was created with red zones, or without.
     pub(crate) fn zones_are(&self, there: bool) {
         if there {
-            // Relaxed: who has an object of it got that after this.
+            // Relaxed: a thread that has an object of the cache got it after this.
             self.zones.store(true, Relaxed);
         }
     }
     pub(crate) fn has_zones(&self) -> bool {
-        // Relaxed: see above.
+        // Relaxed: a thread that has an object of such a cache got it after `zones_are`.
         self.zones.load(Relaxed)
     }
 
-    /// A cache that others share, if it `fits`.
+    /// A shareable cache that `fits`.
     pub(crate) fn mergeable(&self, fits: impl Fn(&Cache) -> bool) -> Option<Arc<Owner>> {
         self.mergeable.iter().find(|owner| fits(owner.cache()))
     }
@@ -213,12 +214,12 @@ impl Core {
         if owner.is_null() || owner == large() {
             return None;
         }
-        // SAFETY: frames of this subsystem are owned by nobody, by `large`, or by a cache of it, which lives as long as
-        // a frame names it.
+        // SAFETY: a frame of this subsystem has no owner, `large`, or a cache of it, which lives as long as a
+        // frame names it.
         Some(unsafe { &*owner.cast::<Cache>() })
     }
 
-    /// What one more checked cache needs; `None` if there is no memory.
+    /// The tags and the tag of one more checked cache; `None` if there is no memory.
     pub(crate) fn new_tag(&self) -> Option<(Arc<Tags>, u8)> {
         let mut made = None;
         let none = self.tags.lock().0.is_none();
@@ -242,14 +243,14 @@ impl Core {
     pub(crate) fn start_profile(&self, rate: usize, seed: Option<u64>) -> Result<(), NotStarted> {
         self.start_profile_with(rate, seed, rate >= OWN_MEMORY)
     }
-    /// The same, and whether samples of a malloc may have memory of their own.
+    /// As `start_profile`; `own` lets samples of a malloc have separate memory.
     pub(crate) fn start_profile_with(
         &self,
         rate: usize,
         seed: Option<u64>,
         own: bool,
     ) -> Result<(), NotStarted> {
-        // Where pages lack addresses, sized frees may look for pages there.
+        // If pages lack addresses, sized frees may take foreign addresses for pages.
         let own = own && !self.memory.pages.gave_up_addresses();
         let own = own.then_some(|| Own::new(self.backend, &self.faults));
         self.profiler
@@ -259,42 +260,42 @@ impl Core {
     pub(crate) fn stop_profile(&self) -> bool {
         self.profiler.stop(|| self.memory.pages.tables().open_inlined())
     }
-    /// Memory that is no object is about to be handed out.
+    /// Reports memory that is no object to the profile, before it is handed out.
     pub(crate) fn note_large(&self, _memory: NonNull<u8>, _bytes: usize, _name: &str) {
         self.profiler.allocated(|| self.cpus.current(), _memory, _bytes, _name);
     }
-    /// Memory is given back, and nobody else can have it yet.
+    /// Reports a free to the profile, before any other thread can have the memory.
     #[inline(always)]
     pub(crate) fn note_free(&self, _memory: NonNull<u8>) {
         self.profiler.freed(_memory);
     }
 
-    /// The cache in whose slab `memory` lies.
+    /// The cache in whose slab `memory` is.
     pub(crate) fn cache_at(&self, memory: NonNull<u8>) -> Option<&Cache> {
         let pfn = self.memory.pages.pfn_of(memory.as_ptr())?;
         self.cache_of(self.memory.frames().frame(pfn).owner())
     }
 
-    /// Memory may be free again some day: from a certain size on somebody should look after it.
+    /// Starts the reaper when the subsystem is large enough to have memory to return.
     #[inline]
     pub(crate) fn grown(&self) {
         if self.background.is_wanted() {
             self.background.start(self.memory.pages.committed_bytes() + self.huge.mapped_bytes());
         }
     }
-    /// Pages came back.
+    /// Wakes the reaper: pages were returned.
     #[inline]
     pub(crate) fn shed(&self) {
         self.background.wake();
     }
-    /// An object with a destructor was constructed: what it holds may be more than can be seen.
+    /// Starts or wakes the reaper: a new object with a destructor may hold unknown memory.
     #[inline]
     pub(crate) fn grown_object(&self) {
         if self.background.is_wanted() {
             self.background.start_or_wake();
         }
     }
-    /// Objects with a destructor came back to their slabs.
+    /// Wakes the reaper: objects with a destructor were freed to their slabs.
     #[inline]
     pub(crate) fn shed_objects(&self) {
         {

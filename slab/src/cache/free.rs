@@ -2,12 +2,12 @@
 //!
 //! ```text
 //!  free           the CPU's stack, by the inlined path                            no lock
-//!  free_missed    where the inlined path is closed: claimed slot, a profile;      no lock
+//!  free_missed    if the inlined path is closed: claimed slot, a profile;         no lock
 //!                 an object that is on the stack already: a double free
 //!  free_with_hook guarded samples; tags, red zones, canaries, zeroing, reset;     no lock
 //!                 the quarantine; then the stack
 //!  push_missed    the stack grows, or gives a magazine to the depot,              a lock: depot
-//!                 which gives it to the slabs where it is full                    a lock: node
+//!                 which gives it to the slabs if it is full                       a lock: node
 //!  free_direct    a cache without magazines: to its slab                          a lock: node
 //! ```
 
@@ -26,18 +26,18 @@ use uslab_magazine::sync::{MODEL, assert_unlocked, catch_panic, planted};
 use uslab_magazine::tracepoints::What;
 
 impl Cache {
-    /// Takes an object back.
+    /// Frees an object.
     ///
     /// # Safety
     /// As [`KmemCache::free`](crate::KmemCache::free).
     #[inline(always)]
     pub(crate) unsafe fn free(&self, object: NonNull<u8>) {
-        // SAFETY: passed on.
+        // SAFETY: by contract the object is the caller's to free.
         if !unsafe { self.free_inlined(object) } {
             self.free_missed(object);
         }
     }
-    /// Its inlined part; `false` if that did nothing: then [`free_missed`](Self::free_missed).
+    /// The inlined part of `free`. `false` if it did nothing: then call [`free_missed`](Self::free_missed).
     ///
     /// # Safety
     /// As [`free`](Self::free).
@@ -45,18 +45,18 @@ impl Cache {
     #[must_use]
     pub(crate) unsafe fn free_inlined(&self, object: NonNull<u8>) -> bool {
         self.watch_free(object);
-        // SAFETY: the layer lives in `parts`.
+        // SAFETY: the cache keeps its layer in `parts`.
         unsafe { self.frees.free_fast(Object(object)) }
     }
 
-    /// The same for whoever has no handle: the cache may have been left, and may end with this object.
+    /// As `free`, for a caller without a handle: all handles may be dropped, and this free may end the cache.
     ///
     /// # Safety
-    /// As [`free`](Self::free); it is an object of `cache`, which may be gone when this returns.
+    /// As [`free`](Self::free); it is an object of `cache`, which may be destroyed when this returns.
     #[inline(always)]
     pub(crate) unsafe fn free_without_handle(cache: NonNull<Self>, object: NonNull<u8>) {
-        // SAFETY: the object is in use up to the store that puts it on a stack: so the cache lives, and with it the layer. Behind
-        // that store nothing of the cache is touched, hence the copy.
+        // SAFETY: the object is in use up to the store that puts it on a stack: so the cache lives, and with
+        // it the layer. After that store nothing of the cache is accessed, hence the copy.
         unsafe {
             cache.as_ref().watch_free(object);
             let frees = cache.as_ref().frees;
@@ -70,20 +70,21 @@ impl Cache {
     #[cold]
     #[inline(never)]
     unsafe fn free_with_ref(cache: NonNull<Self>, object: NonNull<u8>) {
-        // SAFETY: the object is in use.
+        // SAFETY: the object is in use: its cache lives.
         let frees = unsafe {
             cache.as_ref().core.note_free(object);
             cache.as_ref().frees
         };
-        // SAFETY: as in `free_without_handle`; a drain waits for the claim.
+        // SAFETY: the object is in use until it is on a stack, so the cache and its layer live; a drain waits
+        // for the claim.
         if unsafe { frees.free_claimed(Object(object)) } {
             return;
         }
-        // SAFETY: the object is in use.
+        // SAFETY: the object is in use: its cache lives.
         if unsafe { cache.as_ref() }.is_freed_again(object) {
             return;
         }
-        // SAFETY: the object is in use.
+        // SAFETY: the object is in use: its cache lives.
         let Some(cache) = unsafe { cache.as_ref() }.kept() else {
             unreachable!("an object in use keeps its cache")
         };
@@ -91,11 +92,11 @@ impl Cache {
         if cache.has_free_hook { cache.free_with_hook(object, push) } else { push(object) }
     }
 
-    /// The fast path's restartable sequence missed, or it is disabled because something is done with objects that come back.
+    /// The inlined path missed, or is disabled because a free hook must run.
     #[cold]
     #[inline(never)]
     pub(crate) fn free_missed(&self, object: NonNull<u8>) {
-        // It has closed the inlined path.
+        // A running profile has closed the inlined path.
         let profiled = self.core.profiler.runs();
         if profiled {
             planted!("a sample is forgotten when its object has been taken back" => {
@@ -104,7 +105,7 @@ impl Cache {
             });
             // Before any other thread can have the object.
             self.core.note_free(object);
-        // SAFETY: as in `free`.
+        // SAFETY: the cache keeps its layer in `parts`.
         } else if unsafe { self.frees.free_claimed(Object(object)) } || self.is_freed_again(object) {
             return;
         }
@@ -112,8 +113,8 @@ impl Cache {
         if self.has_free_hook { self.free_with_hook(object, push) } else { push(object) }
     }
 
-    /// Reports a second free, and returns `true`, if the object is the last one that this CPU took back: then its push has missed. Caches
-    /// with a free hook find more by themselves, and models watch each object.
+    /// Reports a double free, and returns `true`, if the object is the last one that this CPU took back: then
+    /// its push has missed. Caches with a free hook detect more, and models watch each object.
     fn is_freed_again(&self, object: NonNull<u8>) -> bool {
         let again =
             !MODEL && !self.has_free_hook && self.config.per_cpu.has_on_top(&DrainOnly(self), Object(object));
@@ -124,7 +125,8 @@ impl Cache {
         again
     }
 
-    /// For models, which watch who has an object. Where a hook runs first, [`free_with_hook`](Self::free_with_hook) does this behind it.
+    /// For models, which watch the owner of each object. If a hook runs first,
+    /// [`free_with_hook`](Self::free_with_hook) calls this after it.
     #[inline(always)]
     fn watch_free(&self, object: NonNull<u8>) {
         if MODEL && !self.has_free_hook {
@@ -142,7 +144,7 @@ impl Cache {
             cache.core.memory.obj_in(object);
             let fast_path = cache.checked.as_ref().map_or(&cache.allocs, |checked| &checked.fast_path);
             cache.config.per_cpu.delay(object, |object| {
-                // SAFETY: as in `free`.
+                // SAFETY: the cache keeps its layer in `parts`.
                 if !unsafe { fast_path.free(Object(object)) } {
                     missed(object);
                 }
@@ -150,14 +152,13 @@ impl Cache {
         });
     }
 
-    /// Takes it back if it is a sample of the guard, which lies in no slab.
+    /// Frees the object if it is a sample of the guard, which is in no slab. Returns `true` if so.
     #[inline(always)]
     pub(super) fn free_sample(&self, object: NonNull<u8>) -> bool {
         self.config.guarded && self.core.free_sample(object, self.name())
     }
 
-    /// What is done with an object before it is taken back, and then that. A reset that panics does so when the object
-    /// is back.
+    /// Runs the free hooks of an object, and then `take_back`. A panic of a reset is resumed after that.
     #[inline(always)]
     pub(super) fn on_free(&self, object: NonNull<u8>, take_back: impl FnOnce(&Self)) {
         planted!("a tag is cleared when its object has been taken back" => {
@@ -168,7 +169,7 @@ impl Cache {
             return;
         }
         if self.config.zero_on_free && !self.is_poisoned() {
-            // SAFETY: its user gave it up, it is nobody's yet, and so many bytes long.
+            // SAFETY: its user freed it, no other thread has it yet, and it is that many bytes long.
             unsafe { object.write_bytes(0, self.geometry().object_size()) };
         }
         match self.config.hooks.as_ref().and_then(|hooks| hooks.reset.as_ref()) {
@@ -176,7 +177,7 @@ impl Cache {
             Some(reset) => self.reset(&***reset, object, take_back),
         }
     }
-    /// Whether a free has filled the object already.
+    /// Returns `true` if a free has poisoned the object already.
     fn is_poisoned(&self) -> bool {
         if let Some(debugged) = self.checked.as_ref().and_then(|checked| checked.debugged.as_ref()) {
             return debugged.watch.poison;
@@ -201,7 +202,7 @@ impl Cache {
             .free_missed(&DrainOnly(self), Object(object), || self.free_direct(Object(object)));
     }
 
-    /// Takes back an object that no user has had: no hook runs.
+    /// Frees an object that no user has had: no hook runs.
     pub(super) fn take_back(&self, object: NonNull<u8>) {
         self.core.note_free(object);
         self.core.memory.obj_in(object);
@@ -213,7 +214,7 @@ impl Cache {
         self.config.per_cpu.free(&DrainOnly(self), Object(object), || self.free_direct(Object(object)));
     }
 
-    /// An object to its slab.
+    /// Frees an object to its slab.
     fn free_direct(&self, object: Object) {
         let op = self.operation(What::Free);
         if self.core.memory.pages.nodes() > 1 && self.node_of(object) != self.this_node() {
@@ -224,8 +225,8 @@ impl Cache {
         self.counts.direct_paths.count(&op);
     }
 
-    /// Whether it is an object of this cache that is out, and so no longer; if not, the corruption is reported. Asked where
-    /// the cache is checked; else the slabs find out.
+    /// Marks an object as free. Returns `false`, and reports it, if it is no object of this cache in use. Only
+    /// for checked caches; otherwise the slabs detect it.
     #[inline(always)]
     fn check_and_mark_free(&self, object: NonNull<u8>) -> bool {
         if let Some(checked) = &self.checked
@@ -235,12 +236,12 @@ impl Cache {
         }
         self.report_bad_free(object)
     }
-    /// An object of a checked cache comes back; `false` if it is not out, or not the cache's.
+    /// Marks an object of a checked cache as free. Returns `false` if it is not in use, or not of the cache.
     #[inline(always)]
     #[must_use]
     pub(super) fn on_checked_free(&self, checked: &Checked, object: NonNull<u8>) -> bool {
         let was_out = checked.tags.clear(object, checked.tag);
-        // Before poison takes what is looked at.
+        // Before poison overwrites the bytes that are checked.
         if was_out && let Some(hardened) = &self.hardened {
             self.check_canaries(hardened, object);
         }
@@ -249,31 +250,31 @@ impl Cache {
         }
         was_out
     }
-    /// Reports writes behind a freed object, and between it and the object in front of it.
+    /// Reports writes past the end of a freed object, and past the end of the object in front of it.
     fn check_canaries(&self, hardened: &Hardened, object: NonNull<u8>) {
         // SAFETY: its user freed it, and no other thread has it yet.
         if let Err(kind) = unsafe { hardened.on_free(object) } {
             self.refuse(kind, object, self.place(Object(object)).ok().map(|place| place.index));
-            // SAFETY: what is behind it was written to.
+            // SAFETY: no other thread has the freed object. Its canary was overwritten.
             unsafe { hardened.prepare(object) };
         }
         if hardened.checks_others()
             && let Ok(ObjectIndex { slab, index: index @ 1.. }) = self.place(Object(object))
             && let Object(front) = self.object(ObjectIndex { slab, index: index - 1 })
-            // SAFETY: an object of the same slab, which was prepared when that was made.
+            // SAFETY: an object of the same slab, which was prepared when the slab was made.
             && !unsafe { hardened.is_whole(front) }
         {
             self.refuse(CorruptionKind::Overflow, front, Some(index - 1));
-            // SAFETY: what is behind it was written to.
+            // SAFETY: an object of the same slab. Its canary was overwritten.
             unsafe { hardened.prepare(front) };
         }
     }
-    /// Names what is wrong with a free, if anything is.
+    /// Reports the error of a free, if there is one.
     #[cold]
     #[inline(never)]
     fn report_bad_free(&self, object: NonNull<u8>) -> bool {
         match self.place(Object(object)) {
-            // Loom watches who has the object instead.
+            // Loom watches the owner of each object instead.
             Ok(_) if cfg!(loom) => return true,
             Ok(ObjectIndex { index, .. }) => self.refuse(CorruptionKind::DoubleFree, object, Some(index)),
             Err(kind) => self.refuse(kind, object, None),
@@ -281,7 +282,7 @@ impl Cache {
         false
     }
 
-    /// Where an object lies, from its page's frame; or why it is none of ours.
+    /// Slab and index of an object, from its page's frame; or the reason why it is no object of this cache.
     #[inline]
     pub(crate) fn place(&self, Object(object): Object) -> Result<ObjectIndex, CorruptionKind> {
         let memory = &self.core.memory;
@@ -305,7 +306,7 @@ impl Cache {
         Ok(ObjectIndex { slab, index })
     }
 
-    /// Bytes that may be used of the object at `memory`, in use or, where frees are not checked, not.
+    /// Usable bytes of the object at `memory`, which is in use; if frees are not checked, it may be free.
     pub(crate) fn size_of(&self, memory: NonNull<u8>) -> Result<usize, CorruptionKind> {
         let place = self.place(Object(memory))?;
         if self.checked.as_ref().is_some_and(|checked| !checked.is_out(memory)) {
@@ -315,7 +316,7 @@ impl Cache {
             return Ok(0);
         }
         if let Some(hardened) = &self.hardened
-            // SAFETY: an object of the cache; it is in use, by the caller's contract, or holds nothing of meaning.
+            // SAFETY: an object of the cache, which is in use, by the caller's contract, or has no content.
             && let Some(size) = unsafe { hardened.size(memory) }
         {
             return Ok(size);
@@ -325,19 +326,21 @@ impl Cache {
         }
         Ok(self.usable_bytes(place))
     }
-    /// Whether somebody wrote over the canary of the object at `memory`, which has a size.
+    /// Returns `true` if the canary of the object at `memory` was overwritten. The object has a size.
     pub(crate) fn is_overrun(&self, memory: NonNull<u8>) -> bool {
-        // SAFETY: as in `size_of`.
+        // SAFETY: an object of the cache, in use.
         let canary = self.hardened.as_ref().map(|hardened| unsafe { hardened.on_free(memory) });
         canary.is_some_and(|canary| canary.is_err())
     }
-    /// The caller of the object at `memory` wants `size` bytes of it. `false` if nobody takes notice.
+    /// Sets the size that the caller uses of the object at `memory`. Returns `false` if nothing in the cache
+    /// depends on the size.
     ///
     /// # Safety
-    /// It is an object of this cache, at least so large, and the caller's.
+    /// It is an object of this cache, at least that large, and the caller's.
     pub(crate) unsafe fn resize(&self, memory: NonNull<u8>, size: usize) -> bool {
         let Some(hardened) = &self.hardened else { return false };
-        // SAFETY: passed on. What was written behind its end would be written over.
+        // SAFETY: the object is the caller's and large enough, by contract. The canary is checked first, because
+        // the new one may overwrite it.
         unsafe {
             if let Err(kind) = hardened.on_free(memory) {
                 self.refuse(kind, memory, self.place(Object(memory)).ok().map(|place| place.index));
@@ -346,7 +349,8 @@ impl Cache {
         }
     }
 
-    /// Takes an object back of which [`begins_object`](Self::begins_object) does not know: among red zones. What is none is refused.
+    /// Frees an object that [`begins_object`](Self::begins_object) cannot recognise because of red zones.
+    /// Refuses other addresses.
     ///
     /// # Safety
     /// As [`free_without_handle`](Self::free_without_handle).
@@ -354,7 +358,7 @@ impl Cache {
     #[inline(never)]
     pub(crate) unsafe fn free_at_frame(&self, object: NonNull<u8>) {
         match self.place(Object(object)) {
-            // SAFETY: passed on.
+            // SAFETY: by contract the object is the caller's to free.
             Ok(_) if self.multiples == 0 => unsafe { Self::free_without_handle(NonNull::from(self), object) },
             _ => self.refuse(CorruptionKind::Interior, object, None),
         }
@@ -364,7 +368,7 @@ impl Cache {
         let owner = self.core.cache_at(object).filter(|owner| owner.owner() != self.owner());
         self.core.tell(kind, object, self.name(), owner.map(Self::name), index);
     }
-    /// In which object an address of a slab of the cache lies.
+    /// The object that an address in a slab of the cache is in.
     pub(super) fn place_around(&self, address: NonNull<u8>) -> Option<ObjectIndex> {
         let memory = &self.core.memory;
         let slab = memory.frames().frame(memory.pages.pfn_of(address.as_ptr())?).head();
@@ -378,7 +382,7 @@ impl Cache {
 }
 
 impl Core {
-    /// Tells of a free that cannot be right, with what is known of the object that the address lies in.
+    /// Reports an invalid free, with what is known of the object that the address is in.
     #[cold]
     pub(crate) fn tell(
         &self,
@@ -399,10 +403,10 @@ impl Core {
             report: report.as_ref(),
         });
     }
-    /// Takes back an object of whatever cache; `false` if no object begins there.
+    /// Frees an object of any cache; `false` if no object begins there.
     ///
     /// # Safety
-    /// `memory` came from this subsystem and nobody uses it any more.
+    /// `memory` came from this subsystem and is not used any more.
     #[inline]
     #[must_use]
     pub(crate) unsafe fn free_object(&self, memory: NonNull<u8>) -> bool {
@@ -411,7 +415,7 @@ impl Core {
         let Some(cache) = self.cache_of(frame.owner()) else { return false };
         let begins = cache.begins_object(self.memory.pages.offset_from(frame.head(), memory.as_ptr()));
         if begins {
-            // SAFETY: passed on; the cache is the one that the object came from.
+            // SAFETY: `memory` is an object of this cache, and the caller's to free, by contract.
             unsafe { Cache::free_without_handle(NonNull::from(cache), memory) };
         }
         begins

@@ -2,32 +2,36 @@
 //!
 //! ```text
 //! alloc ── magazines ── fill: one lock hold of the node, partial slabs first, then empty ones
-//!             │               └ none: one new slab (pages, constructor), its objects to the magazine
-//!             └ nothing: other nodes; what other CPUs and the depot hold; empty slabs of other caches; AllocError
-//! free ─── magazines ── flush: batches of 32, one lock hold each; slabs that fall empty beyond min_partial go back
+//!             │               └ no free object: one new slab (pages, constructor), its objects to the magazine
+//!             └ nothing: other nodes; objects of other CPUs and the depot; empty slabs of other caches; AllocError
+//! free ─── magazines ── flush: batches of 32, one lock hold each; slabs that become empty beyond min_partial are released
 //! ```
 //!
 //! # Locks
 //!
-//! A node's lock, and nothing under it (but for `Node::close` and a fork, see ARCHITECTURE.md): pages are taken and given
-//! back, objects constructed and destructed, corruption reported with no lock held. The magazines' locks are not held either
-//! when the slabs are asked; the registry's lock is let go before a cache that it names is used.
+//! A node's lock, and no other lock under it (except `Node::close` and a fork, see ARCHITECTURE.md): pages are
+//! allocated and freed, objects constructed and destructed, and corruption reported with no lock held. The
+//! magazines call the slabs without their locks, too; the registry's lock is released before a cache that it
+//! names is used.
 //!
 //! # Invariants
 //!
-//! * A frame whose owner is a cache belongs to a slab of that cache, on a list of the slab's node or in the hands of one
-//!   thread, and the cache outlives it: a cache keeps itself as long as it has slabs (see `owner.rs`).
-//! * An object whose bit is set is in exactly one place: a caller, a magazine, or the hands of one thread.
-//! * `charge` is the number of slabs, those under construction and those that wait for a grace period included.
+//! * A frame whose owner is a cache belongs to a slab of that cache, which is on a list of the slab's node or
+//!   known to one thread only. The cache outlives it: a cache lives as long as it has slabs (see `owner.rs`).
+//! * An object whose bit is set is in exactly one place: a caller, a magazine, or a local of one thread.
+//! * `charge` is the number of slabs, including slabs under construction and slabs that wait for a grace
+//!   period.
 //!
 //! # Constructors
 //!
-//! An object is constructed when it leaves its slab for the first time, by the thread that allocates it, and stays constructed:
-//! through frees, magazines and its slab. A shrink or a reap destructs what lies free in slabs, a release what its slab has. So a
-//! slab has a second bitmap, of constructed objects (illumos constructs on the way out of a slab, too, and destructs on the way
-//! back). [`KmemCacheBuilder::construct_slabs`](kmem_cache::KmemCacheBuilder::construct_slabs) is Linux's way: all objects with their slab. If a
-//! constructor panics, its object is free and zero, a slab that was made for it goes back, and the panic goes on in the caller of the
-//! allocation, past no lock and no magazine.
+//! An object is constructed when it leaves its slab for the first time, by the allocating thread, and stays
+//! constructed through frees, magazines and its slab. A shrink or a reap destructs the free objects in slabs;
+//! releasing a slab destructs its objects. So a slab has a second bitmap, of constructed objects (illumos also
+//! constructs on the way out of a slab, and destructs on the way back).
+//! [`KmemCacheBuilder::construct_slabs`](kmem_cache::KmemCacheBuilder::construct_slabs) is Linux's way: all
+//! objects with their slab. If a constructor panics, its object is free and zero, a slab that was made for it
+//! is released, and the panic propagates to the caller of the allocation, with no lock held and no magazine in
+//! use.
 
 mod account;
 mod addresses;
@@ -93,11 +97,11 @@ use uslab_magazine::{FastPath, Operation, PathCounts};
 use uslab_magazine::{StaticWords, Words};
 use wait_queue::Waiters;
 
-// What a free reads of its cache is one line.
+// A free reads one line of its cache.
 const _: () = assert!(std::mem::offset_of!(Cache, multiples) / 64 == std::mem::offset_of!(Cache, frees) / 64);
 const _: () = assert!(std::mem::offset_of!(Cache, allocs) % 64 != 0);
 
-/// What a cache is made of.
+/// The options of a cache.
 #[derive(Debug)]
 pub(crate) struct CacheConfig {
     pub(crate) name: Box<str>,
@@ -106,37 +110,38 @@ pub(crate) struct CacheConfig {
     pub(crate) hooks: Option<Hooks>,
     /// When `hooks` construct.
     pub(crate) constructed: Constructed,
-    /// What each constructed object holds.
+    /// Memory that each constructed object holds.
     pub(crate) holds: Holds,
-    /// Bytes of slabs and of what objects hold, at most.
+    /// Limit of the bytes of slabs and of the memory that objects hold.
     pub(crate) held_limit: Option<usize>,
-    /// Flags that every page of the cache is asked with.
+    /// Flags of every page allocation of the cache.
     pub(crate) page_flags: Gfp,
-    /// What its pages are told by.
+    /// The class recorded for its pages.
     pub(crate) page_class: Option<u16>,
     /// The most slabs.
     pub(crate) limit: Option<u32>,
-    /// What its slabs are charged to as well.
+    /// Account that its slabs are charged to as well.
     pub(crate) account: Option<Arc<Charges>>,
     pub(crate) type_stable: bool,
-    /// Whether frees are checked at once, and what is done beside.
+    /// True if frees are checked immediately, and objects by the other checks.
     pub(crate) check_frees: bool,
     pub(crate) debug: SlabDebug,
-    /// Whether objects are zeroed when they are taken back.
+    /// True if objects are zeroed when they are freed.
     pub(crate) zero_on_free: bool,
     pub(crate) harden: Harden,
-    /// Whether nobody can touch its objects, which are addresses and no more.
+    /// True if its objects are inaccessible: they are only addresses.
     pub(crate) no_access: bool,
-    /// Whether one in many of its objects is a sample of the guard.
+    /// True if one in many of its objects is a sample of the guard.
     pub(crate) guarded: bool,
-    /// What its random order and its canaries follow from.
+    /// Seed of its random order and its canaries.
     pub(crate) key: Key,
-    /// Whether others may share it that want such magazines.
+    /// `Some` if caches with these magazines may share it.
     pub(crate) merges: Option<Magazines>,
 }
 
 impl CacheConfig {
-    /// What is watched about its objects. Those that stay constructed, or that readers may see when they are free, are not poisoned.
+    /// The checks of its objects. Objects that stay constructed, or that readers may see when they are free,
+    /// are not poisoned.
     fn watch(&self) -> Watch {
         let (left, right) = self.geometry.zones();
         let poison = self.debug.contains(SlabDebug::POISON) && self.hooks.is_none() && !self.type_stable;
@@ -148,19 +153,21 @@ impl CacheConfig {
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Cache {
-    // First, and not at the beginning of a line: a load that follows a store to the same place of another page waits for it.
+    // First, and not at the beginning of a line: a load that follows a store to the same offset in another
+    // page waits for it.
     min_partial: usize,
-    /// The inlined path of the layer in `parts`; closed without one, and where something is done with each object before it is
-    /// taken back.
+    /// The inlined path of the layer in `parts`. Disabled without a layer, or if the cache has a free hook.
     frees: FastPath<Object, StackMemory>,
-    /// Tells multiples of the stride from other offsets, 0 where objects lie elsewhere: see [`begins_object`](Self::begins_object). On the line of `frees`.
+    /// Factor that recognises multiples of the stride; 0 if objects are not at multiples: see
+    /// [`begins_object`](Self::begins_object). On the line of `frees`.
     multiples: u64,
-    /// Whether something is done with each object before it is taken back.
+    /// True if a hook runs on each object before it is freed.
     has_free_hook: bool,
     core: Arc<Core>,
-    /// Itself: what waits for a grace period, and a reference, keeps the cache alive.
+    /// This cache: objects that wait for a grace period, and references, keep it alive.
     this: Weak<Self>,
-    /// The same path; closed, too, where objects are checked. Off the beginning of its line, as `frees`.
+    /// As `frees`, for allocations; disabled, too, if objects are checked. Not at the beginning of its line,
+    /// as `frees`.
     allocs: FastPath<Object, StackMemory>,
     checked: Option<Checked>,
     hardened: Option<Hardened>,
@@ -169,12 +176,12 @@ pub(crate) struct Cache {
     refs: CacheRefs<Self>,
     waiters: Waiters,
     counts: Counts,
-    /// Of all caches that ever were, only this one has it. None has 0.
+    /// Unique among all caches that ever existed. 0 is no cache.
     number: u64,
     seen: gdb::CacheSeen,
 }
 
-/// What each slab that is made or given back writes is the first line, of which allocations read nothing.
+/// Creating and releasing a slab writes the first line of this. Allocations read nothing of that line.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 struct Counts {
@@ -182,19 +189,19 @@ struct Counts {
     peak: Counter,
     made: Counter,
     released: Counter,
-    /// Pages of all slabs, those that wait for a grace period included.
+    /// Pages of all slabs, including slabs that wait for a grace period.
     pages: Counter,
     /// Slabs that wait for readers, raised by `begin_grace`.
     grace: AtomicU64,
     grace_pages: Counter,
     order_fallbacks: Counter,
-    /// Objects that went past the magazines.
+    /// Objects that bypassed the magazines.
     direct_allocs: Counter,
     direct_frees: Counter,
     direct_paths: PathCounts,
-    /// Objects that are not of the node that was wanted.
+    /// Objects of another node than the requested one.
     other_node_allocs: Counter,
-    /// Of those that went past the magazines.
+    /// Frees of another node's objects that bypassed the magazines.
     other_node_frees: Counter,
     /// Objects that wait for readers, as `grace`.
     deferred: AtomicU64,
@@ -202,40 +209,40 @@ struct Counts {
     destructed: Counter,
     /// Objects that are constructed, or about to be.
     live: AtomicU64,
-    /// Bytes that they hold, as charged, and that one holds in the mean.
+    /// Bytes that the constructed objects hold, as charged; `weight` is the mean of one object.
     held: AtomicU64,
     weight: AtomicU64,
-    /// Waits that ended, and nanoseconds of them.
+    /// Finished waits; `waited` has their nanoseconds.
     waits: Counter,
     waited: Counter,
     failures: Counter,
     corruptions: Counter,
-    /// Of these, the ones whose free was counted before it was refused.
+    /// Corruptions whose free was counted before it was refused.
     late_corruptions: Counter,
 }
 
 impl CacheConfig {
     fn hardened(&self) -> Option<Hardened> {
         let (size, zeroed) = (self.geometry.object_size(), self.check_frees && self.zero_on_free);
-        // What is poisoned is looked at as that.
+        // Poisoned objects are checked for poison, not for zeros.
         #[cfg(not(shuttle))]
         let zeroed = zeroed && !self.watch().poison;
         Hardened::new(self.key, &self.harden, size, self.geometry.stride() - size, zeroed)
     }
-    /// What the order of objects follows from, if it is random.
+    /// Seed of the order of objects, if it is random.
     fn order_key(&self) -> Option<Key> {
         self.harden.random_order.then_some(self.key)
     }
 }
 
 impl Cache {
-    /// A cache without slabs.
+    /// Creates a cache without slabs.
     ///
-    /// `None` if there is no address space for what checked frees need.
+    /// `None` if there is no address space for the tags of checked frees.
     pub(crate) fn new(core: Arc<Core>, config: CacheConfig) -> Option<Arc<Self>> {
         let fast_path = config.per_cpu.fast_path(Words::Inlined);
         let resets = config.hooks.as_ref().is_some_and(|hooks| hooks.reset.is_some());
-        // What is hardened, and so each quarantine, has its frees checked.
+        // A hardened cache, so each one with a quarantine, has checked frees.
         let has_free_hook = config.check_frees || config.zero_on_free || config.guarded || resets;
         let checked = if config.check_frees {
             let (tags, tag) = core.new_tag()?;
@@ -264,7 +271,7 @@ impl Cache {
             seen,
             allocs: if config.check_frees { FastPath::disabled() } else { fast_path },
             frees: if has_free_hook { FastPath::disabled() } else { fast_path },
-            // Among red zones no offset is said to begin an object: frames tell.
+            // Among red zones no offset is known to begin an object: frames decide.
             multiples: if config.geometry.lead() > 0 {
                 0
             } else {
@@ -284,7 +291,7 @@ impl Cache {
             config,
         }))
     }
-    /// One of its own, on the slabs themselves.
+    /// An operation of this cache, on the slabs.
     pub(crate) fn operation(&self, what: What) -> Operation<'_> {
         Operation::of(self.core.memory.pages.tracepoints(), what, self.name())
     }
@@ -303,12 +310,12 @@ impl Cache {
     pub(crate) fn waiters(&self) -> &Waiters {
         &self.waiters
     }
-    /// Allocations that one which misses its inlined path stands for, at most.
+    /// The most allocations per miss of the inlined path.
     pub(crate) fn allocs_of_a_miss(&self) -> u64 {
         if self.config.check_frees { 1 } else { self.config.per_cpu.capacity() }
     }
-    /// Its inlined paths: of allocations, of frees by address, and what serves where these are closed. Disabled where anything is done
-    /// with objects on their way.
+    /// Its inlined paths: of allocations, of frees by address, and the one that serves while these are closed.
+    /// Disabled if a hook runs on objects.
     pub(crate) fn fast_paths(&self) -> [FastPath<Object, StackMemory>; 3] {
         if self.config.check_frees || self.frees.is_disabled() {
             return [FastPath::disabled(); 3];
@@ -326,11 +333,12 @@ impl Cache {
     pub(crate) fn has_hooks(&self) -> bool {
         self.config.hooks.is_some()
     }
-    /// Whether an object could begin so many bytes into a slab of this cache; behind its last one, too. Never among red zones.
+    /// Returns `true` if an object could begin `offset` bytes into a slab of this cache; past the slab's last
+    /// object, too. Always `false` with red zones.
     ///
-    /// `offset * ceil(2^64 / stride)` modulo `2^64` is below the factor for multiples of the stride, and for no other offset
-    /// below `2^32` (Lemire, Kaser and Kurz, "Faster remainder by direct computation", 2019): a multiplication and a
-    /// comparison, and no word but the one.
+    /// `offset * ceil(2^64 / stride)` modulo `2^64` is below the factor for multiples of the stride, and for
+    /// no other offset below `2^32` (Lemire, Kaser and Kurz, "Faster remainder by direct computation", 2019):
+    /// a multiplication and a comparison, and one word loaded.
     #[inline(always)]
     pub(crate) fn begins_object(&self, offset: u32) -> bool {
         u64::from(offset).wrapping_mul(self.multiples) < self.multiples
@@ -339,10 +347,11 @@ impl Cache {
         std::ptr::from_ref(self).cast_mut().cast()
     }
 
-    /// Whether so many objects can be out at once, so that nothing is tried for a number that is out of reach.
+    /// Checks that `n` objects can be in use together, so that nothing is tried for a number that is out of
+    /// reach.
     ///
     /// # Errors
-    /// The cache at its limit, or all pages that there are, hold fewer.
+    /// If the cache at its limit, or all pages, hold fewer.
     pub(crate) fn admits(&self, n: usize) -> Result<(), AllocError> {
         let (geometry, account) = (self.geometry(), self.config.account.as_ref());
         let bytes = geometry.order().bytes();
@@ -374,11 +383,11 @@ impl Cache {
         u64::from(self.counts.charge.load(Relaxed))
     }
 
-    /// Itself, kept alive, for somebody who has an object: as long as there are any, it lives.
+    /// A reference to this cache, for a thread that has an object: the cache lives as long as it has objects.
     pub(crate) fn kept(&self) -> Option<Arc<Self>> {
         self.this.upgrade()
     }
-    /// Objects that wait for a grace period to be free.
+    /// Objects that wait for a grace period before they are free.
     #[cfg(any(not(loom), crossbeam_loom))]
     pub(crate) fn deferred(&self) -> &AtomicU64 {
         &self.counts.deferred
@@ -391,14 +400,14 @@ impl Cache {
     pub(crate) fn late_corruptions(&self) -> u64 {
         self.counts.late_corruptions.get()
     }
-    /// For debuggers: where in a cache that is what they see of it.
+    /// For debuggers: offset of the fields that they see.
     pub(crate) const SEEN: usize = std::mem::offset_of!(Self, seen);
     pub(crate) fn is_owner(&self, owner: *mut u8) -> bool {
         owner == self.owner()
     }
 }
 
-/// Whoever may still use a cache: see [`owner`].
+/// A user of a cache: see [`owner`].
 #[derive(Debug)]
 pub(crate) struct Owner(Arc<Cache>);
 

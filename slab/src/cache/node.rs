@@ -8,30 +8,33 @@
 //! | partial(b) | between              | `partial[b]`, `b = BANDS * inuse / objects`, the fullest band last |
 //! | full       | `inuse == objects`   | `full`                                                           |
 //!
-//! and these are all the moves there are:
+//! These are all transitions:
 //!
-//! | event                               | from            | to                                                |
-//! |-------------------------------------|-----------------|---------------------------------------------------|
-//! | a new slab, some objects taken      | nobody's        | partial or full                                   |
-//! | objects taken                       | partial, empty  | a fuller band, or full                            |
-//! | an object comes back                | full, partial   | a less full band, or empty                        |
-//! | the last object comes back          | partial, full   | empty; **nobody's** if partial and empty slabs numbered `min_partial` before |
-//! | shrink                              | empty           | nobody's                                          |
-//! | destroy, when no object is out      | empty           | nobody's                                          |
+//! | event                          | from           | to                                                                             |
+//! |--------------------------------|----------------|--------------------------------------------------------------------------------|
+//! | a new slab, some objects taken | unlisted       | partial or full                                                                |
+//! | objects taken                  | partial, empty | a fuller band, or full                                                         |
+//! | an object freed                | full, partial  | a less full band, or empty                                                     |
+//! | the last object freed          | partial, full  | empty; **unlisted** if there were `min_partial` partial and empty slabs before |
+//! | shrink                         | empty          | unlisted                                                                       |
+//! | destroy, with no object in use | empty          | unlisted                                                                       |
 //!
-//! A slab that is nobody's is on no list and known to one thread, which gives its pages back after the lock has
-//! dropped: destructors and the page allocator never run under it.
+//! An unlisted slab is known to one thread, which frees its pages after the lock is released: destructors and
+//! the page allocator never run under it.
 //!
 //! # Unused pages
 //!
-//! Free objects of partial and empty slabs hold memory. The node counts it, in pages (`unused`), less what
-//! [`Node::discard_unused`] returned to the system: the pages of a slab that no object in use touches. Frees ask for it above
-//! [`Unused::bound`]; the reaper returns what stayed unused through an interval; a shrink returns all. An allocation from a
-//! slab counts all of its pages again.
+//! Free objects of partial and empty slabs hold memory. The node counts it, in pages (`unused`), less the
+//! pages that [`Node::discard_unused`] returned to the system: pages of a slab that no object in use touches.
+//! Frees request that above [`Unused::bound`]; the reaper returns pages that stayed unused through an
+//! interval; a shrink returns all. An allocation from a slab counts all of its pages again.
 //!
-//! Allocation takes from the fullest band first, so that the sparse slabs drain, and within a band from the front;
-//! slabs come to the back, or to either end where the order is random (the objects of a slab are drawn then, too). Kernel: `__slab_free`, `get_partial_node`, `__kmem_cache_do_shrink` of `mm/slub.c`, whose
-//! rule for how many empty slabs stay is kept; it has one partial list, which only shrinking sorts.
+//! # Order
+//!
+//! Allocation takes from the fullest band first, so that sparse slabs drain, and within a band from the front.
+//! Slabs are added at the back, or at either end if the order is random (the objects of a slab are drawn then,
+//! too). Kernel: `__slab_free`, `get_partial_node`, `__kmem_cache_do_shrink` of `mm/slub.c`, whose rule for
+//! the number of empty slabs is kept; it has one partial list, which only shrinking sorts.
 
 use crate::cache::live::Live;
 use crate::debug::gdb;
@@ -48,10 +51,11 @@ use uslab_magazine::{MAX_NODES, Operation};
 /// Bands of fullness. Four keep an almost empty slab apart from an almost full one; more would only move slabs more.
 pub(crate) const BANDS: usize = 4;
 
-/// Shrinking sorts slabs with up to so many free objects, fewest first; the others stay behind (the kernel's number).
+/// Shrinking sorts slabs with up to this many free objects, fewest first; the others follow (the kernel's
+/// number).
 const SORTED: usize = 32;
 
-/// Which list a slab belongs on.
+/// The list that a slab belongs on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
     Empty,
@@ -69,13 +73,13 @@ impl From<Fill> for State {
     }
 }
 
-/// What a node holds, in slabs and objects.
+/// Slabs and objects of a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct NodeCount {
     pub(crate) full: u64,
     pub(crate) partial: u64,
     pub(crate) empty: u64,
-    /// Objects in all slabs, and how many of them are out.
+    /// Objects in all slabs; `inuse` of them are in use.
     pub(crate) objects: u64,
     pub(crate) inuse: u64,
     /// Pages inside slabs whose memory was returned to the system.
@@ -102,24 +106,24 @@ impl core::ops::Add for NodeCount {
     }
 }
 
-/// Slabs that are on no list of a node and only the holder knows.
+/// Slabs that are on no list of a node, and that only the holder knows.
 #[derive(Debug, Default)]
 pub(crate) struct Unlisted(FrameList);
 
 impl Unlisted {
     /// # Safety
-    /// `pfn` is on no list and nobody else knows it.
+    /// `pfn` is on no list and no other thread knows it.
     unsafe fn push(&mut self, memory: &SlabMemory, pfn: Pfn) {
-        // SAFETY: by contract its link, as those of the frames on this list, is the holder's.
+        // SAFETY: by contract only the holder uses its link, as with all frames on this list.
         unsafe { self.0.push_back(memory.frames(), pfn) };
     }
     pub(crate) fn pop(&mut self, memory: &SlabMemory) -> Option<Pfn> {
-        // SAFETY: the frames on this list are the holder's alone.
+        // SAFETY: only the holder uses the frames on this list.
         unsafe { self.0.pop_front(memory.frames()) }
     }
 }
 
-/// An object as its slab and its place in it.
+/// An object as its slab and its index there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ObjectIndex {
     pub(crate) slab: Pfn,
@@ -133,7 +137,7 @@ pub(crate) struct Node {
     geometry: Geometry,
 }
 
-/// Pages of free objects that stay in a node's slabs: at least these, so that small caches never ask the system.
+/// Pages of free objects that a node's slabs may always keep, so that small caches never call the system.
 const LEAST_UNUSED: u64 = 32;
 
 /// The memory of free objects in slabs, in pages. The lists' lock protects it.
@@ -141,30 +145,30 @@ const LEAST_UNUSED: u64 = 32;
 struct Unused {
     /// Pages inside the listed slabs whose memory was returned to the system.
     discarded: u64,
-    /// The least that was unused since the last reap.
+    /// The smallest `unused` since the last reap.
     least: u64,
     /// Pages that the last pass left, times 5/4. Below this, frees do not start another pass.
     tried: u64,
 }
 
-/// What the lock protects.
+/// The state that the lock protects.
 #[derive(Debug, Default)]
 pub(crate) struct Lists {
     full: FrameList,
     partial: [FrameList; BANDS],
     empty: FrameList,
-    /// Objects in the slabs of all lists, and how many of them are out.
+    /// Objects in the slabs of all lists, and how many of them are in use.
     objects: u64,
     inuse: u64,
     unused: Unused,
     /// The cache is destroyed: no slab may be listed any more.
     closed: bool,
-    /// How many [keep](Node::keep) all slabs listed.
+    /// Number of callers that [keep](Node::keep) all slabs listed.
     kept: Counter,
-    /// Of the objects that are out, those that a thread destructs now, and those that a fork took from such a thread.
+    /// Objects in use that a thread is destructing, and objects that a fork took from such a thread.
     destructing: Counter,
     lost: Counter,
-    /// What the order of objects and slabs follows from where it is random, and how many lock holds have drawn.
+    /// Seed of the order of objects and slabs if it is random, and the number of lock holds that have drawn.
     key: Option<Key>,
     holds: u64,
 }
@@ -187,12 +191,12 @@ impl Lists {
             (0..BANDS).rev().find_map(|band| Some((self.partial[band].front()?, State::Partial(band))));
         partial.or_else(|| Some((self.empty.front()?, State::Empty)))
     }
-    /// What is drawn in this lock hold.
+    /// The random draws of this lock hold.
     fn draws(&mut self) -> Option<Draws> {
         self.holds += u64::from(self.key.is_some());
         self.key.map(|key| Draws::of(key, self.holds))
     }
-    /// Puts a slab that changed from `before` on the list that its state now asks for.
+    /// Moves a slab that changed from `before` to the list of its current state.
     ///
     /// # Safety
     /// The slab is on the list of `before`, and the lists' lock is held.
@@ -206,7 +210,8 @@ impl Lists {
     ) {
         if before != now {
             let front = draws.as_mut().is_some_and(|draws| draws.below(2) == 0);
-            // SAFETY: the lock is held, so the links of all listed frames are ours; the slab is on the first list.
+            // SAFETY: the lock is held, which protects the links of listed frames; the slab is on the first
+            // list.
             unsafe {
                 self.of(before).remove(memory.frames(), slab);
                 match front {
@@ -226,25 +231,25 @@ impl Lists {
             discarded: self.unused.discarded,
         }
     }
-    /// Pages of free objects whose memory is there.
+    /// Pages of free objects that are still backed.
     fn unused(&self, geometry: &Geometry) -> u64 {
         pages(self.objects - self.inuse, geometry).saturating_sub(self.unused.discarded)
     }
-    /// Pages that frees leave unused: a quarter of what is in use.
+    /// Pages that frees leave unused: a quarter of the pages in use.
     fn bound(&self, geometry: &Geometry) -> u64 {
         LEAST_UNUSED.max(pages(self.inuse, geometry) / 4)
     }
-    /// Less is unused now: an object was taken, or a slab left.
+    /// Notes that fewer pages are unused: an object was taken, or a slab left.
     fn note_unused(&mut self, geometry: &Geometry) {
         self.unused.least = self.unused.least.min(self.unused(geometry));
     }
-    /// A slab of so many objects leaves the lists.
+    /// Removes a slab of `objects` objects from the counts.
     ///
     /// # Safety
     /// The lists' lock is held, and the slab is set up.
     unsafe fn forget(&mut self, memory: &SlabMemory, slab: Pfn, objects: u16) {
         self.objects -= u64::from(objects);
-        // SAFETY: by contract.
+        // SAFETY: the lock is held and the slab is set up, by contract.
         self.unused.discarded -= u64::from(unsafe { memory.slab(slab).discarded() });
     }
     /// Takes all empty slabs off the lists, unless they are kept.
@@ -252,8 +257,8 @@ impl Lists {
         if self.kept.get() > 0 {
             return;
         }
-        // SAFETY: the caller holds the lock; an empty slab off its list is known to nobody, because each way to it
-        // leads over a list or over an object that is out.
+        // SAFETY: the caller holds the lock. No other thread knows an empty slab that is off its list, because
+        // a slab is reached through a list or through an object in use.
         unsafe {
             while let Some(slab) = self.empty.pop_front(memory.frames()) {
                 self.forget(memory, slab, memory.slab(slab).fill().objects);
@@ -262,15 +267,15 @@ impl Lists {
             }
         }
     }
-    /// Objects that are out, but for those that are in no thread's hands any more.
+    /// Objects in use, except objects that were lost by a fork.
     fn used(&self) -> u64 {
         self.inuse - self.lost.get()
     }
-    /// Takes the slabs off the lists of which only lost objects are out.
+    /// Takes the slabs off the lists of which only lost objects are in use.
     fn take_lost(&mut self, memory: &SlabMemory, unlisted: &mut Unlisted) {
         if self.lost.get() > 0 {
             for state in (0..BANDS).map(State::Partial).chain([State::Full]) {
-                // SAFETY: the caller holds the lock, and nobody else has an object of the slab.
+                // SAFETY: the caller holds the lock, and no other thread has an object of the slab.
                 unsafe {
                     while let Some(slab) = self.of(state).pop_front(memory.frames()) {
                         unlisted.push(memory, slab);
@@ -281,7 +286,7 @@ impl Lists {
             self.lost.set(0);
         }
     }
-    /// The lengths as a story shows them.
+    /// The lengths, for a counterexample trace.
     #[cfg(loom)]
     fn watched(&self) -> uslab_magazine::sync::story::Watched {
         let NodeCount { full, partial, empty, .. } = self.count();
@@ -293,22 +298,22 @@ impl Lists {
     }
 }
 
-/// What stays when objects come back.
+/// What stays when objects are freed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stays {
-    /// Slabs with room: beyond so many, one that becomes empty goes.
+    /// Number of slabs with room that stay; beyond it, a slab that becomes empty is released.
     pub(crate) slabs: usize,
     pub(crate) objects: Back,
 }
 
-/// How objects come back.
+/// The state in which objects are freed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Back {
     /// Constructed, to stay so.
     Constructed,
-    /// They could not be constructed.
+    /// Not constructed: their constructor failed.
     Refused,
-    /// From [`Node::take_constructed`], destructed.
+    /// Destructed, from [`Node::take_constructed`].
     Destructed,
 }
 
@@ -322,32 +327,32 @@ fn pages(objects: u64, geometry: &Geometry) -> u64 {
 pub(crate) struct Closed;
 
 impl Node {
-    /// For debuggers: where the lists of these lie.
+    /// For debuggers: the positions of the lists.
     pub(crate) fn places(nodes: &[Self]) -> gdb::Nodes {
         use core::mem::offset_of;
         let lists = nodes.first().map_or(0, |node| node.lists.place().addr());
         let places = [offset_of!(Lists, full), offset_of!(Lists, partial), offset_of!(Lists, empty)];
         gdb::Nodes { lists: places.map(|at| lists + at), node: size_of::<Self>(), len: nodes.len() }
     }
-    /// Without slabs; with a key objects come in a random order.
+    /// Creates a node without slabs. With a key, objects are allocated in random order.
     pub(crate) fn new(key: Option<Key>, geometry: Geometry) -> Self {
         let lists = ForkMutex::new(Rank::Node, Lists { key, ..Lists::default() });
         Self { lists, geometry }
     }
-    /// What a fork waits for.
+    /// The lists' lock, for forks.
     pub(crate) fn lists(&self) -> &ForkMutex<Lists> {
         &self.lists
     }
 
-    /// The lists, in the course of an operation.
+    /// Locks the lists within an operation.
     fn lock(&self, op: &Operation) -> MutexGuard<'_, Lists> {
         tell!(op: Step::NodeVisited);
         self.lists.lock()
     }
 
-    /// Takes up to `max` free objects: from the fullest slabs first, those of one slab together. One lock hold.
-    /// Returns how many, and whether it is one that is not constructed: only if a `new` one will do. Then it is the only one, and the
-    /// caller constructs it.
+    /// Takes up to `max` free objects in one lock hold: from the fullest slabs first, objects of one slab
+    /// together. Returns their number, and whether it is one that is not constructed. That happens only if no
+    /// constructed object is left and `new` allows it; the caller then constructs it.
     pub(crate) fn alloc(
         &self,
         op: &Operation,
@@ -412,12 +417,13 @@ impl Node {
         Ok(())
     }
 
-    /// Takes objects back, in one lock hold. Slabs that become empty and do not stay are given to `unlisted`; the places whose object
-    /// was free already, to `refused`. Returns the pages that are unused above the bound: worth [`discard_unused`](Self::discard_unused).
+    /// Frees objects in one lock hold. Slabs that become empty and do not stay are added to `unlisted`; places
+    /// whose object was free already, to `refused`. Returns the unused pages above the bound: worth
+    /// [`discard_unused`](Self::discard_unused).
     ///
     /// # Safety
-    /// The places are objects of slabs of this node and cache. They are out, or the call refuses them; a slab that has
-    /// been given back since is undefined.
+    /// The places are objects of slabs of this node and cache. They are in use, or the call refuses them; the
+    /// behaviour for a slab that has been released since is undefined.
     pub(crate) unsafe fn free(
         &self,
         op: &Operation,
@@ -439,7 +445,7 @@ impl Node {
                     drop(lists);
                     lists = self.lists.lock();
                 });
-                // Objects that were allocated together come back together: their slab moves once.
+                // Objects that were allocated together are freed together: their slab moves once.
                 let of_slab = core::iter::from_fn(|| places.next_if(|place| place.slab == pfn));
                 let refused = |index| refused(ObjectIndex { slab: pfn, index });
                 let (given, fill) = slab.free_bits(
@@ -454,7 +460,8 @@ impl Node {
                 tell!(op: lists => Step::ObjectsGiven { slab: pfn.get(), objects: given });
                 let now = State::from(fill);
                 lists.moved(memory, pfn, before, now, &mut draws);
-                // As the last object of it found the lists: a full slab, of that one object, is not one with room.
+                // Compares with the lists as the slab's last object found them: a full slab of one object does
+                // not count as one with room.
                 if now == State::Empty
                     && before != State::Empty
                     && lists.kept.get() == 0
@@ -471,14 +478,15 @@ impl Node {
         unused.saturating_sub(lists.bound(&self.geometry).max(lists.unused.tried))
     }
 
-    /// Returns memory of pages that no object in use touches to the system, of the emptiest slabs first, until `most` pages are.
+    /// Returns memory of pages that no object in use touches to the system, of the emptiest slabs first, up to
+    /// `most` pages.
     ///
-    /// The lock is dropped between slabs. Cost: a system call for each run of pages, with the lock held.
+    /// The lock is released between slabs. Cost: a system call for each run of pages, with the lock held.
     ///
     /// # Safety
     /// Free objects of the cache hold nothing, and readers do not see them.
     pub(crate) unsafe fn discard_unused(&self, memory: &SlabMemory, most: u64) -> u64 {
-        // A slab of one page has none while an object is in use.
+        // A slab of one page has no unused page while an object is in use.
         let bands = if self.geometry.order() == Order::ZERO { 0 } else { BANDS };
         let states = || core::iter::once(State::Empty).chain((0..bands).map(State::Partial));
         let mut visits = [0; BANDS + 1];
@@ -495,17 +503,18 @@ impl Node {
             while visits > 0 {
                 visits -= 1;
                 let mut lists = self.lists.lock();
-                // SAFETY: the lock is held, so the links of all listed frames are ours, and each slab on a list is set up.
+                // SAFETY: the lock is held, which protects the links of listed frames, and each slab on a
+                // list is set up.
                 let Some(slab) = (unsafe { lists.of(state).pop_front(memory.frames()) }) else { break };
                 if pages >= most {
-                    // SAFETY: as above; the slab is on no list.
+                    // SAFETY: the lock is held, and the slab is on no list.
                     unsafe { lists.of(state).push_back(memory.frames(), slab) };
                     continue;
                 }
-                // SAFETY: as above.
+                // SAFETY: the lock is held, and a slab that was on a list is set up.
                 let runs = unsafe { memory.slab(slab).discard_unused(&self.geometry) };
                 let found = runs.pages();
-                // SAFETY: as above; the slab is on no list.
+                // SAFETY: the lock is held, and the slab is on no list.
                 unsafe { lists.of(state).push_back(memory.frames(), slab) };
                 planted!("unused pages are discarded after the lock" => {
                     drop(lists);
@@ -522,11 +531,11 @@ impl Node {
         }
         let mut lists = self.lists.lock();
         let unused = lists.unused(&self.geometry);
-        // Not before there is a quarter more: a pass looks at all slabs.
+        // Retries only when a quarter more is unused: a pass visits all slabs.
         lists.unused.tried = unused + unused / 4;
         pages
     }
-    /// Ends an interval: how many pages were unused throughout.
+    /// Ends an interval. Returns the pages that were unused throughout.
     pub(crate) fn reap_unused(&self) -> u64 {
         let mut lists = self.lists.lock();
         lists.note_unused(&self.geometry);
@@ -535,8 +544,9 @@ impl Node {
         idle
     }
 
-    /// Takes the free objects of one slab that are constructed, to destruct them: of the first such slab among the next `visits`
-    /// of a list, each of which comes to the back of it. The slab, if there is one; `visits` are those that are left.
+    /// Takes the constructed free objects of one slab, to destruct them: of the first slab that has any among
+    /// the next `visits` of a list. Each visited slab moves to the back of the list. Returns the slab, if
+    /// there is one; `visits` becomes the number left.
     pub(crate) fn take_constructed(
         &self,
         memory: &SlabMemory,
@@ -547,7 +557,8 @@ impl Node {
         let mut lists = self.lists.lock();
         while let Some(left) = visits.checked_sub(1) {
             *visits = left;
-            // SAFETY: the lock is held, so the links of all listed frames are ours, and each slab on a list is set up.
+            // SAFETY: the lock is held, which protects the links of listed frames, and each slab on a list is
+            // set up.
             unsafe {
                 let slab = lists.of(state).pop_front(memory.frames())?;
                 let was = memory.slab(slab).fill();
@@ -568,19 +579,20 @@ impl Node {
         self.lists.lock().of(state).len()
     }
 
-    /// Takes all empty slabs off, and sorts the slabs of each band that have few objects free, fewest first.
+    /// Takes all empty slabs off the lists, and sorts in each band the slabs with few free objects, fewest
+    /// first.
     pub(crate) fn shrink(&self, memory: &SlabMemory, unlisted: &mut Unlisted) {
         let mut lists = self.lists.lock();
         lists.take_empty(memory, unlisted);
         for band in (0..BANDS).rev() {
             let mut rest = core::mem::take(&mut lists.partial[band]);
             let mut sorted: [FrameList; SORTED + 1] = [const { FrameList::new() }; SORTED + 1];
-            // SAFETY: the lock is held, so the links of all listed frames are ours.
+            // SAFETY: the lock is held, which protects the links of listed frames.
             unsafe {
                 while let Some(slab) = rest.pop_front(memory.frames()) {
                     let fill = memory.slab(slab).fill();
                     let free = usize::from(fill.objects - fill.inuse);
-                    // The last list is for all that stay behind, in the order that they had.
+                    // The last list has all other slabs, in their previous order.
                     sorted[free.min(SORTED + 1) - 1].push_back(memory.frames(), slab);
                 }
                 for list in &mut sorted {
@@ -592,23 +604,24 @@ impl Node {
         }
     }
 
-    /// Takes all empty slabs off.
+    /// Takes all empty slabs off the lists.
     pub(crate) fn discard_empty(&self, memory: &SlabMemory, unlisted: &mut Unlisted) {
         self.lists.lock().take_empty(memory, unlisted);
     }
 
-    /// No slab leaves the lists from now on, nor can the cache be destroyed, until the same is said with `false`.
+    /// With `true`: no slab leaves the lists, and the cache cannot be destroyed, until a call with `false`.
+    /// Calls nest.
     pub(crate) fn keep(&self, keep: bool) {
         let kept = &self.lists.lock().kept;
-        // In the child of a fork nobody keeps them any more.
+        // In the child of a fork the count may be 0 already.
         kept.set(if keep { kept.get() + 1 } else { kept.get().saturating_sub(1) });
     }
-    /// In the child of a fork: those who kept slabs, and who destructed objects, were other threads.
+    /// In the child of a fork: forgets the other threads that kept slabs or destructed objects.
     ///
     /// # Safety
     /// As [`Fork::forget_other_threads`](crate::Fork::forget_other_threads): the lock is held.
     pub(crate) unsafe fn forget_other_threads(&self) {
-        // SAFETY: by contract.
+        // SAFETY: the lock is held, by contract.
         if let Some(lists) = unsafe { self.lists.held() } {
             lists.kept.set(0);
             lists.lost.add(lists.destructing.get());
@@ -616,12 +629,13 @@ impl Node {
         }
     }
 
-    /// The numbers now.
+    /// A snapshot of the counts.
     pub(crate) fn count(&self) -> NodeCount {
         self.lists.lock().count()
     }
 
-    /// All nodes' locks, in ascending order; only a fork holds several as well, and takes those of a cache in this order.
+    /// Takes all nodes' locks, in ascending order. Only a fork also holds several, and takes a cache's locks
+    /// in this order.
     pub(crate) fn lock_all(nodes: &[Self]) -> [Option<MutexGuard<'_, Lists>>; MAX_NODES as usize] {
         let mut all = [const { None }; MAX_NODES as usize];
         for (guard, node) in all.iter_mut().zip(nodes) {
@@ -630,10 +644,11 @@ impl Node {
         all
     }
 
-    /// Ends all nodes of a cache if no object of any is out: its slabs are the caller's, and none can be added.
+    /// Closes all nodes of a cache if none of its objects is in use. The caller then gets its slabs, and none
+    /// can be added.
     ///
     /// # Errors
-    /// How many objects are in use, and how many free ones threads destruct; nothing changes.
+    /// The number of objects in use, and of free objects that threads are destructing; nothing changes.
     pub(crate) fn close(
         nodes: &[Self],
         memory: &SlabMemory,
@@ -658,12 +673,12 @@ impl Node {
         Ok(())
     }
 
-    /// Whether the cache is destroyed.
+    /// Returns `true` if the cache is destroyed.
     pub(crate) fn is_closed(&self) -> bool {
         self.lists.lock().closed
     }
 
-    /// Writes down which objects are out, slab by slab, as far as `out` has room; whether it had room for all.
+    /// Records the objects in use, slab by slab, until `out` is full. Returns `true` if it had room for all.
     pub(crate) fn live(&self, memory: &SlabMemory, out: &mut Live) -> bool {
         let lists = self.lists.lock();
         let NodeCount { full, partial, objects, .. } = lists.count();
@@ -675,7 +690,7 @@ impl Node {
             self.lists.lock()
         });
         for list in core::iter::once(&lists.full).chain(&lists.partial) {
-            // SAFETY: the lock is held, so links and slabs of all listed frames are ours.
+            // SAFETY: the lock is held, which protects listed frames and their slabs.
             unsafe {
                 for slab in list.iter(memory.frames()) {
                     let words = out.slab(memory.pages.address(slab));
@@ -686,14 +701,14 @@ impl Node {
         true
     }
 
-    /// Hands each slab to `see` with the state whose list it is on, and whether head and bitmap agree. For reports.
+    /// Passes each slab to `see`, with the state of its list, and whether head and bitmap agree. For reports.
     pub(crate) fn walk(&self, memory: &SlabMemory, mut see: impl FnMut(Pfn, State, Fill, bool)) -> NodeCount {
         let lists = self.lists.lock();
         let partial = lists.partial.iter().enumerate().map(|(band, list)| (State::Partial(band), list));
         for (state, list) in
             [(State::Empty, &lists.empty), (State::Full, &lists.full)].into_iter().chain(partial)
         {
-            // SAFETY: the lock is held, so links and slabs of all listed frames are ours.
+            // SAFETY: the lock is held, which protects listed frames and their slabs.
             unsafe {
                 for slab in list.iter(memory.frames()) {
                     see(slab, state, memory.slab(slab).fill(), memory.slab(slab).agrees());
@@ -729,13 +744,13 @@ mod tests {
         drop(cache.alloc_block(Gfp::KERNEL).unwrap());
         keep(true);
         assert_eq!((cache.shrink(), cache.destroy().is_err()), (0, true));
-        // SAFETY: this thread goes on as the child's would, and no other one uses the subsystem.
+        // SAFETY: this thread continues as the child's would, and no other thread uses the subsystem.
         unsafe {
             subsystem.before_fork();
             subsystem.after_fork_in_child();
         }
         assert_eq!(cache.shrink(), 1);
-        // Whoever kept them goes on here.
+        // The thread that kept them continues here.
         keep(false);
         drop(cache.alloc_block(Gfp::KERNEL).unwrap());
         assert_eq!(cache.shrink(), 1);

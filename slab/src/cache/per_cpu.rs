@@ -1,23 +1,28 @@
-//! What stands in front of a cache's slabs: magazines, or nothing; and, where freed objects are used again late, a quarantine in front
-//! of these.
+//! The layer in front of a cache's slabs: magazines, or nothing; and a quarantine in front of these, if freed
+//! objects are to be reused late.
 //!
-//! The one seam between the two. A cache allocates, frees, gives back and counts through `PerCpu`, and nowhere else asks whether
-//! it has magazines; `bypass` is what it does with its slabs itself where it has none.
+//! This is the only seam between the two. A cache allocates, frees, flushes and counts through `PerCpu`, and
+//! no other code tests whether it has magazines. `bypass` is the cache's own access to its slabs, for a cache
+//! without magazines.
 //!
 //! # How large magazines are
 //!
-//! Measured, not derived: what a CPU's stack *reaches* must cover the batches that it cycles through (some 1,000 small
-//! objects), else the CPUs meet at the depot and swap each other's cache lines; and what goes there in one visit must be
-//! large enough to be worth it, and small enough that it still fits the caches of the CPU that takes it. A depot covers
-//! what one thread allocates and another one frees, and batches beyond the stacks' reach: what it has no room for goes to its
-//! slab, object by object, which costs several times as much as its part of a visit to the depot. What
-//! speaks for less is the memory that is parked, hence bounds in bytes and not in objects. A magazine is made for 64 KiB of
-//! objects, 64 at most and 4 at least; a stack holds 256 KiB of objects, 1,216 at most and two magazines at least; a depot
-//! holds 4 MiB of objects, 1,024 magazines at most. When memory is short stacks hold less and depots are emptied, and what is
-//! idle for two reap intervals goes. A cache that is used little fills little: the first fill takes one object, each one after it twice as
-//! many.
+//! The sizes are measured, not derived. A CPU's stack must *reach* over the batches that it cycles through
+//! (some 1,000 small objects), or CPUs meet at the depot and exchange each other's cache lines. A magazine
+//! must be large enough to be worth a visit to the depot, and small enough to fit the caches of the CPU that
+//! takes it. A depot absorbs what one thread allocates and another frees, and batches beyond the stacks'
+//! reach. An object for which it has no room is freed to its slab individually, which costs several times its
+//! part of a visit to the depot. The argument for smaller sizes is parked memory, hence bounds in bytes and
+//! not in objects.
 //!
-//! (Linux 7's sheaves hold 60, 28, 12 and 4 objects, by size; `Sized { capacity: 60, stock: 0, .. }` is near them.)
+//! A magazine is made for 64 KiB of objects, 64 at most and 4 at least; a stack holds 256 KiB of objects,
+//! 1,216 at most and two magazines at least; a depot holds 4 MiB of objects, 1,024 magazines at most. When
+//! memory is short, stacks hold less and depots are flushed; objects that are idle for two reap intervals are
+//! flushed. A cache that is used little fills little: the first fill takes one object, and each later one
+//! twice as many.
+//!
+//! (Linux 7's sheaves hold 60, 28, 12 and 4 objects, by size; `Sized { capacity: 60, stock: 0, .. }` is near
+//! them.)
 
 use super::object::Object;
 use crate::debug::gdb;
@@ -33,7 +38,7 @@ use uslab_magazine::tracepoints::What;
 use uslab_magazine::{Config, FastPath, Fork, Layer, LayerView, Operation, Stats, Supplier, SweepGroup};
 use uslab_magazine::{StaticWords, Words};
 
-/// The caches of a subsystem, behind the zones of its pages, whose tables they share.
+/// The sweep group of a subsystem's caches. It follows the groups of its zones, which share the table.
 pub(super) const OBJECTS: SweepGroup = SweepGroup::new(u32::MAX / 2);
 
 /// The magazines of a cache, or of all caches of a subsystem.
@@ -54,46 +59,47 @@ pub(super) const OBJECTS: SweepGroup = SweepGroup::new(u32::MAX / 2);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Magazines {
-    /// By the size of the object, tuned while it runs. See the [module](self).
+    /// By the object's size, and tuned at run time. See the [module](self).
     #[default]
     BySize,
-    /// None: every allocation and free takes the lock of its node. For study and comparison.
+    /// No magazines: every allocation and free takes the lock of its node. For study and comparison.
     Off,
-    /// As said, for good.
+    /// These sizes, never tuned.
     Sized {
         /// Objects in a magazine, 1 to [`MAX_CAPACITY`].
         capacity: u16,
-        /// Magazines that a CPU holds at most, beyond the two that it needs.
+        /// The most magazines that a CPU holds, in addition to the two that it needs.
         stock: u16,
         /// Magazines in each node's depot, at most [`MAX_DEPOT`](uslab_magazine::MAX_DEPOT).
         depot_limit: u32,
     },
 }
 
-/// Objects in a magazine, at most.
+/// The most objects in a magazine.
 pub const MAX_CAPACITY: usize = uslab_magazine::MAX_CAPACITY as usize;
-/// And at least.
+/// The fewest objects in a magazine.
 const MIN_CAPACITY: usize = 4;
 /// Bytes of objects that a magazine is made for.
 const TARGET_BYTES: usize = 64 << 10;
-/// Bytes of objects that a CPU's stack holds,
+/// Bytes of objects that a CPU's stack holds.
 const MAX_STACK_BYTES: usize = 256 << 10;
-/// and objects.
+/// The most objects that a CPU's stack holds.
 const MAX_STACK_OBJECTS: usize = 1216;
 /// Bytes of objects that a node's depot keeps.
 const MAX_DEPOT_BYTES: usize = 4 << 20;
-/// Magazines in a depot: at most, and at least (a barn's soft limit).
+/// The most magazines in a depot, and the fewest (a barn's soft limit).
 const MAX_DEPOT_MAGAZINES: usize = 1024;
 const MIN_DEPOT_MAGAZINES: usize = 10;
 
 impl Magazines {
-    /// The layer's sizes for objects that lie `stride` bytes apart and hold so many bytes beside; `None` without magazines.
+    /// The layer's sizes for objects `stride` bytes apart that each hold `holds` bytes more; `None` without
+    /// magazines.
     pub(crate) fn config(self, stride: usize, holds: usize) -> Option<Config> {
         match self {
             Self::Off => None,
             Self::Sized { capacity, stock, depot_limit } => Some(Config::new(capacity, stock, depot_limit)),
             Self::BySize => {
-                // Objects are as large as slabs hold them, and may hold much more.
+                // Objects fill their slots in slabs, and may hold much more.
                 let (least, least_depot) =
                     if holds > 0 { (1, 1) } else { (MIN_CAPACITY, MIN_DEPOT_MAGAZINES) };
                 let bytes = stride.saturating_add(holds);
@@ -122,8 +128,8 @@ impl fmt::Display for Magazines {
 impl FromStr for Magazines {
     type Err = String;
 
-    /// `auto`, `off`, or the objects in a magazine. With a number, a CPU keeps eight magazines more, and a depot is as large as
-    /// a barn of Linux's.
+    /// `auto`, `off`, or the objects in a magazine. With a number, a CPU keeps eight more magazines, and a
+    /// depot is as large as a barn of Linux's.
     fn from_str(text: &str) -> Result<Self, String> {
         const MOST: u16 = MAX_CAPACITY as u16;
         match text {
@@ -139,7 +145,7 @@ impl FromStr for Magazines {
     }
 }
 
-/// What stands there.
+/// The magazines and quarantine of a cache.
 #[derive(Debug)]
 pub(crate) struct PerCpu {
     front: Front,
@@ -150,7 +156,7 @@ pub(crate) struct PerCpu {
 enum Front {
     Magazines(Layer<Object, StackMemory>),
     Nothing,
-    /// Nothing, where there should be magazines: there was no number left for the class, or no memory.
+    /// No magazines, although requested: no number was left for the class, or no memory.
     Refused,
 }
 
@@ -174,23 +180,23 @@ impl PerCpu {
         };
         Self { front, quarantine }
     }
-    /// For debuggers: the table and the stacks of its layer.
+    /// For debuggers: the table and the stacks of the layer.
     pub(super) fn places(&self) -> gdb::Stacks {
         let seen = |layer: &Layer<_, _>| gdb::Stacks { nodes: layer.places(), regions: layer.homes() };
         self.layer().map(seen).unwrap_or_default()
     }
-    /// The same: the quarantine.
+    /// For debuggers: the quarantine.
     pub(super) fn quarantine_seen(&self) -> [usize; 2] {
         self.quarantine.as_ref().map(Quarantine::seen).unwrap_or_default()
     }
     fn layer(&self) -> Option<&Layer<Object, StackMemory>> {
         if let Front::Magazines(layer) = &self.front { Some(layer) } else { None }
     }
-    /// Whether it may hold objects.
+    /// Returns `true` if it may hold objects.
     pub(super) fn holds(&self) -> bool {
         self.layer().is_some() || self.quarantine.is_some()
     }
-    /// Objects in a magazine; 1 without.
+    /// Objects in a magazine; 1 without magazines.
     pub(super) fn capacity(&self) -> u64 {
         self.layer().map_or(1, |layer| layer.config().capacity.into())
     }
@@ -198,28 +204,28 @@ impl PerCpu {
     pub(super) fn is_refused(&self) -> bool {
         matches!(self.front, Front::Refused)
     }
-    /// Keeps a freed object from use, if there is a quarantine; `out` gets those that may be used again.
+    /// Passes a freed object through the quarantine, if any. `out` gets reusable objects.
     pub(super) fn delay(&self, object: NonNull<u8>, out: impl Fn(NonNull<u8>)) {
         match &self.quarantine {
             Some(quarantine) => quarantine.push(object, out),
             None => out(object),
         }
     }
-    /// Objects that are kept from use.
+    /// Objects in the quarantine.
     pub(super) fn quarantined(&self) -> u64 {
         self.quarantine.as_ref().map_or(0, Quarantine::len)
     }
-    /// Frees that ended there.
+    /// Frees that ended in the quarantine.
     pub(super) fn delayed_frees(&self) -> u64 {
         self.quarantine.as_ref().map_or(0, Quarantine::frees)
     }
-    /// Gives those to the slabs.
+    /// Flushes the quarantine to the slabs.
     fn release(&self, op: &Operation, slabs: &impl Supplier<Object>) {
         if let Some(quarantine) = &self.quarantine {
             slabs.flush(op, quarantine.take().map(Object));
         }
     }
-    /// The same, if none came for an interval. How many.
+    /// Flushes the quarantine if no object was added for an interval. Returns the number of objects.
     fn release_idle(&self, slabs: &impl Supplier<Object>) -> u64 {
         let mut objects = 0;
         if let Some(quarantine) = &self.quarantine {
@@ -232,17 +238,17 @@ impl PerCpu {
     pub(super) fn take_static_words(&self, words: &'static StaticWords) -> bool {
         self.layer().is_some_and(|layer| layer.take_static_words(words))
     }
-    /// The inlined path; it always misses where there is none.
+    /// The inlined path. It always misses without magazines.
     pub(super) fn fast_path(&self, words: Words) -> FastPath<Object, StackMemory> {
         self.layer().map_or_else(FastPath::disabled, |layer| layer.fast_path(words))
     }
 
-    /// What the fast path does, where it is closed for a while.
+    /// Pops as the fast path does, while that is closed.
     #[inline(always)]
     pub(super) fn pop(&self) -> Option<Object> {
         self.layer()?.pop()
     }
-    /// An object, after the fast path has missed.
+    /// Allocates after the fast path has missed.
     pub(super) fn alloc_missed(
         &self,
         op: &Operation,
@@ -250,25 +256,25 @@ impl PerCpu {
         bypass: impl FnOnce() -> Option<Object>,
     ) -> Option<Object> {
         match self.layer() {
-            // Its fast path is its whole first step; with several nodes it depends on the CPU's.
+            // The fast path was its complete first step; with several nodes that depends on the CPU's node.
             Some(layer) if layer.has_one_node() => layer.alloc_slow(op, slabs),
             Some(layer) => layer.alloc_in(op, slabs),
             None => bypass(),
         }
     }
-    /// An object that the current CPU or the depot holds: the slabs are not asked.
+    /// An object that the current CPU or the depot holds. `slabs` supplies none.
     pub(super) fn alloc_held(&self, slabs: &impl Supplier<Object>) -> Option<Object> {
         self.layer()?.alloc(slabs)
     }
 
-    /// Takes an object back.
+    /// Frees an object.
     pub(super) fn free(&self, slabs: &impl Supplier<Object>, object: Object, bypass: impl FnOnce()) {
         match self.layer() {
             Some(layer) => layer.free(slabs, object),
             None => bypass(),
         }
     }
-    /// The same, after the fast path has missed.
+    /// Frees an object after the fast path has missed.
     pub(super) fn free_missed(&self, slabs: &impl Supplier<Object>, object: Object, bypass: impl FnOnce()) {
         match self.layer() {
             Some(layer) if layer.has_one_node() => {
@@ -283,65 +289,64 @@ impl PerCpu {
         self.layer().is_some_and(|layer| layer.has_on_top(&layer.operation(What::Free), slabs, object))
     }
 
-    /// Gives what `cpus` hold to the slabs.
+    /// Flushes the objects of `cpus` to the slabs.
     pub(super) fn drain(&self, slabs: &impl Supplier<Object>, cpus: Range<u32>) {
         self.each(|layer| layer.drain(slabs, cpus));
     }
-    /// The same with all that is held, depots included.
+    /// Flushes all objects to the slabs, including the depots'.
     pub(super) fn flush_all(&self, op: &Operation, slabs: &impl Supplier<Object>) {
         self.release(op, slabs);
         self.each(|layer| layer.flush_all_in(op, slabs));
     }
-    /// Ends an interval of the working set. Objects given to the slabs.
+    /// Ends an interval of the working set. Returns the number of objects flushed to the slabs.
     pub(super) fn reap(&self, slabs: &impl Supplier<Object>) -> u64 {
         self.release_idle(slabs) + self.layer().map_or(0, |layer| layer.reap(slabs))
     }
 
-    /// Takes part in [sweeps](OBJECTS) of the table's stacks from now on: the cache is on the list whose caches collect what they
-    /// took.
+    /// Takes part in [sweeps](OBJECTS) of the table's stacks. The cache is on the list of caches that collect.
     pub(crate) fn join_sweeps(&self) {
         self.each(|layer| layer.join_sweeps(OBJECTS));
     }
-    /// What [`drain`](Self::drain) does, after a sweep.
+    /// The rest of [`drain`](Self::drain), after a sweep.
     pub(super) fn drain_swept(&self, slabs: &impl Supplier<Object>) {
         self.each(|layer| _ = layer.drain_swept(&layer.operation(What::Reclaim), slabs));
     }
-    /// What [`flush_all`](Self::flush_all) does, after a sweep.
+    /// The rest of [`flush_all`](Self::flush_all), after a sweep.
     pub(super) fn flush_swept(&self, op: &Operation, slabs: &impl Supplier<Object>) {
         self.release(op, slabs);
         self.each(|layer| layer.flush_swept(op, slabs));
     }
-    /// What [`reap`](Self::reap) does, after a sweep.
+    /// The rest of [`reap`](Self::reap), after a sweep.
     pub(super) fn reap_swept(&self, slabs: &impl Supplier<Object>) -> u64 {
         self.release_idle(slabs) + self.layer().map_or(0, |layer| layer.reap_swept(slabs))
     }
 
-    /// Memory is short: less is held from now on.
+    /// Holds fewer objects from now on, because memory is short.
     pub(super) fn shrink(&self, op: &Operation, slabs: &impl Supplier<Object>) {
         self.release(op, slabs);
         self.each(Layer::shrink);
     }
-    /// What is freed from now on goes to its slab.
+    /// Closes the magazines: later frees reach the slabs.
     pub(super) fn close(&self) {
         self.quarantine.iter().for_each(|quarantine| quarantine.close(true));
         self.each(Layer::close);
     }
-    /// Takes [`close`](Self::close) back.
+    /// Undoes [`close`](Self::close).
     pub(super) fn reopen(&self) {
         self.quarantine.iter().for_each(|quarantine| quarantine.close(false));
         self.each(Layer::reopen);
     }
 
-    /// What it counted; zeros without magazines.
+    /// The layer's counters; zeros without magazines.
     pub(super) fn stats(&self) -> Stats {
         self.layer().map(Layer::stats).unwrap_or_default()
     }
-    /// What lies where; `None` without magazines.
+    /// The objects of each stack and depot; `None` without magazines.
     ///
     /// # Safety
     /// As [`Layer::view`].
     pub(crate) unsafe fn view<T>(&self, name: impl Fn(Object) -> T) -> Option<LayerView<T>> {
-        // SAFETY: passed on.
+        // SAFETY: this function has the contract of `Layer::view`.
         self.layer().map(|layer| unsafe { layer.view(name) })
     }
     fn each(&self, f: impl FnOnce(&Layer<Object, StackMemory>)) {
@@ -351,11 +356,11 @@ impl PerCpu {
 
 impl Fork for PerCpu {
     unsafe fn locks(&self, rank: Rank, visit: &mut dyn FnMut(&dyn ForkLock)) {
-        // SAFETY: passed on.
+        // SAFETY: this function has the contract of `Fork::locks`.
         self.each(|layer| unsafe { layer.locks(rank, visit) });
     }
     unsafe fn forget_other_threads(&self) {
-        // SAFETY: passed on.
+        // SAFETY: this function has the contract of `Fork::forget_other_threads`.
         self.each(|layer| unsafe { layer.forget_other_threads() });
     }
 }
@@ -407,7 +412,7 @@ mod tests {
         drop(held);
     }
 
-    /// The caches are the CPUs': a thread that has allocated once leaves nothing of its own behind.
+    /// Magazines belong to CPUs: a thread that has allocated once leaves no memory per thread.
     #[test]
     fn what_is_kept_does_not_grow_with_the_threads() {
         use crate::{Config, Gfp, KmemCache, Subsystem};
@@ -427,7 +432,8 @@ mod tests {
         }
         let info = cache.info();
         assert_eq!((info.allocs, info.frees), (1000 * cpus, 1000 * cpus));
-        // Not one for each of a CPU's thousand threads. (Those that find their CPU's region claimed ask for more than ten.)
+        // Not one for each of a CPU's thousand threads. (Threads that find their CPU's region claimed take
+        // more than ten.)
         assert!(info.in_magazines + info.in_depot <= 500 * cpus, "{info:?}");
     }
 
@@ -449,7 +455,8 @@ mod tests {
         assert!(info.in_magazines + info.in_depot < 20, "{info:?}");
     }
 
-    /// What a thread allocates and frees in turn does not go through slabs again, up to what a depot and a stack hold.
+    /// A batch that a thread allocates and frees repeatedly needs no slab again, up to the size of a depot and
+    /// a stack.
     #[test]
     fn batches_of_4_mib_need_slabs_once() {
         use crate::{Config, Gfp, KmemCache, Subsystem};
@@ -473,7 +480,7 @@ mod tests {
         }
     }
 
-    /// What a CPU and a depot park at the very most.
+    /// Bounds of the objects that a CPU and a depot park.
     #[test]
     fn what_a_cache_may_park_is_bounded() {
         let cpus = uslab_magazine::Cpus::simulated(1, 1).unwrap();

@@ -1,4 +1,5 @@
-//! The slabs of a cache: made, constructed, charged, taken from, given to, released.
+//! The slabs of a cache: allocating and charging them, constructing their objects, taking and freeing objects,
+//! releasing slabs.
 
 use super::{Cache, Object};
 use crate::cache::node::{BANDS, Back, Node, ObjectIndex, State, Stays, Unlisted};
@@ -22,10 +23,11 @@ use uslab_magazine::tracepoints::Step;
 #[cfg(any(not(loom), crossbeam_loom))]
 use uslab_magazine::tracepoints::What;
 
-/// Objects taken back in one lock hold: few enough that others wait little, many enough that the lock is cheap.
+/// Objects freed in one lock hold: few enough that other threads wait little, many enough that the lock is
+/// cheap.
 const BATCH: usize = 32;
 
-/// Flags of an object's allocation that its pages are asked with.
+/// Flags of an object's allocation that also apply to its pages.
 const PASSED_ON: Gfp = Gfp::HIGH
     .union(Gfp::NOWAIT)
     .union(Gfp::NORETRY)
@@ -34,7 +36,7 @@ const PASSED_ON: Gfp = Gfp::HIGH
     .union(Gfp::THIS_NODE)
     .union(Gfp::MEMALLOC);
 
-/// A constructor's panic. One that is not passed on is forgotten, because its `Drop` may panic.
+/// A constructor's panic. If it is not resumed it is leaked, because its `Drop` may panic.
 type Panic = ManuallyDrop<Box<dyn Any + Send>>;
 
 /// Why a cache did not grow.
@@ -57,11 +59,12 @@ thread_local! {
 impl Cache {
     pub(super) fn object(&self, ObjectIndex { slab, index }: ObjectIndex) -> Object {
         let base = self.core.memory.pages.address(slab);
-        // SAFETY: the object lies inside the slab's block.
+        // SAFETY: the object is inside the slab's block.
         Object(unsafe { behind(base, self.geometry().offset(index)) })
     }
 
-    /// Takes up to `max` objects of listed slabs of `node`. One that is not constructed is the only one, and is constructed first.
+    /// Takes up to `max` objects of listed slabs of `node`. An object that is not constructed is the only one,
+    /// and is constructed first.
     pub(super) fn alloc_from_slabs(
         &self,
         op: &Operation,
@@ -87,7 +90,7 @@ impl Cache {
         Ok(taken)
     }
 
-    /// Gives objects back to their slabs. Slabs given back.
+    /// Frees objects to their slabs. Returns the number of slabs released.
     pub(super) fn free_to_slabs(&self, op: &Operation, mut objects: impl Iterator<Item = Object>) -> usize {
         let (memory, mut slabs) = (&self.core.memory, 0);
         loop {
@@ -115,8 +118,8 @@ impl Cache {
                 let run = batch[start..len].iter().map_while(|entry| entry.filter(|(n, _)| *n == node));
                 let (mut unlisted, mut refused, mut count) = (Unlisted::default(), [None; BATCH], 0);
                 let mut places = 0;
-                // SAFETY: `place` found each object in a slab of this cache. Its bit is set, so the slab is listed and
-                // stays so; or the object is free already, which the caller's contract excludes.
+                // SAFETY: `place` found each object in a slab of this cache. Its bit is set, so the slab stays
+                // listed; or the object is free already, which the caller's contract excludes.
                 let above = unsafe {
                     self.nodes[node as usize].free(
                         op,
@@ -152,7 +155,7 @@ impl Cache {
         }
     }
 
-    /// Gives objects of one node back to their slabs that are not constructed. Slabs given back.
+    /// Frees objects of one node that are not constructed. Returns the number of slabs released.
     fn free_destructed(&self, op: &Operation, places: &[ObjectIndex], back: Back) -> usize {
         let Some(ObjectIndex { slab, .. }) = places.first() else { return 0 };
         let (memory, mut unlisted) = (&self.core.memory, Unlisted::default());
@@ -172,9 +175,10 @@ impl Cache {
         slabs
     }
 
-    /// Destructs the free objects of slabs that stay: what they hold goes, their slab does not. Slabs given back meanwhile.
+    /// Destructs the free objects of slabs that stay, which frees what the objects hold. Returns the number of
+    /// slabs released.
     ///
-    /// Those of a type-stable cache stay constructed, because readers look at them.
+    /// Objects of a type-stable cache stay constructed, because readers may access them.
     pub(super) fn destruct_idle(&self, op: &Operation) -> usize {
         if !self.constructs_one_by_one() || self.config.type_stable || !self.has_destructor() {
             return 0;
@@ -198,7 +202,7 @@ impl Cache {
             };
             planted!("a shrink destructs what it has not taken" => {
                 let places = indices[..taken].iter().map(|index| ObjectIndex { slab, index: usize::from(*index) });
-                // SAFETY: taken above.
+                // SAFETY: taken above, so their bits are set and the slab is listed.
                 unsafe { node.free(op, &self.core.memory, Stays { slabs: usize::MAX, objects: Back::Constructed }, places, &mut Unlisted::default(), |_| ()) };
             });
             for batch in indices[..taken].chunks(BATCH) {
@@ -223,29 +227,31 @@ impl Cache {
             || self.config.no_access
             || self.config.debug.intersects(watched)
     }
-    /// Returns the memory of up to `most` pages inside slabs that no object in use touches to the system. Returns how many.
+    /// Returns the memory of up to `most` pages inside slabs that no object in use touches to the system.
+    /// Returns their number.
     fn discard_unused_of(&self, node: &Node, most: u64) -> u64 {
         if self.free_objects_hold_something() || !self.core.memory.pages.discards_pages() {
             return 0;
         }
-        // SAFETY: free objects of other caches hold nothing.
+        // SAFETY: free objects hold nothing, as checked above.
         unsafe { node.discard_unused(&self.core.memory, most) }
     }
-    /// The same of the pages that were not used through the interval that ends here.
+    /// Returns pages that were unused throughout the interval that ends here.
     pub(super) fn discard_idle(&self) {
         self.nodes.iter().for_each(|node| _ = self.discard_unused_of(node, node.reap_unused()));
     }
-    /// The same of all such pages.
+    /// Returns all unused pages.
     pub(crate) fn discard_all_unused(&self) {
         self.nodes.iter().for_each(|node| _ = self.discard_unused_of(node, u64::MAX));
     }
 
-    /// Pages of the usual order; if they are not to be had at once, of the smallest that holds an object.
+    /// Pages of the usual order; if they are not immediately available, of the smallest order that holds an
+    /// object.
     pub(super) fn pages(&self, op: &Operation, node: u32, gfp: Gfp) -> Result<(Pfn, Order), AllocError> {
         let (order, least) = (self.geometry().order(), self.geometry().min_order());
         let mut flags = gfp & PASSED_ON | self.config.page_flags;
         if self.has_hooks() || self.config.zero_on_free && self.config.check_frees {
-            // A constructor gets bytes that are initialised, and what is free is zero.
+            // A constructor gets initialised bytes, and free objects are zero.
             flags |= Gfp::ZERO;
         }
         let alloc = |order: Order, flags: Gfp| {
@@ -263,7 +269,7 @@ impl Cache {
         Ok(alloc(order, flags)?)
     }
 
-    /// Whether an object is constructed when it leaves its slab, and not with the slab.
+    /// Returns `true` if objects are constructed when they leave their slab, and not with the slab.
     pub(super) fn constructs_one_by_one(&self) -> bool {
         self.config.constructed == Constructed::OneByOne
     }
@@ -271,7 +277,7 @@ impl Cache {
         self.config.hooks.as_ref().is_some_and(|hooks| hooks.destruct.is_some())
     }
 
-    /// Constructs an object that is the caller's alone. If it cannot be, its bytes are zeros again.
+    /// Constructs an object that only the caller has. On failure its bytes are zeros again.
     pub(super) fn construct(&self, object: Object) -> Result<(), Refusal> {
         let Some(hooks) = &self.config.hooks else { return Ok(()) };
         assert_unlocked();
@@ -299,8 +305,8 @@ impl Cache {
         Err(refusal)
     }
 
-    /// Destructs an object that is the caller's alone. A panic of a destructor ends that destructor and nothing else: the panic
-    /// hook has reported it, and the caller, who frees something else, cannot do anything about it.
+    /// Destructs an object that only the caller has. A panic ends that destructor only: the panic hook has
+    /// reported it, and the caller, which frees something else, cannot handle it.
     pub(super) fn destruct(&self, object: Object) {
         let Some(hooks) = &self.config.hooks else { return };
         if let Some(destruct) = &hooks.destruct {
@@ -312,20 +318,21 @@ impl Cache {
         }
         self.end_object();
     }
-    /// An object whose slab stays is not constructed any more: a constructor finds zeros.
+    /// Destructs an object whose slab stays, and zeroes it for the next constructor.
     fn destruct_one(&self, object: Object) {
         self.destruct(object);
         self.zero(object);
     }
     fn zero(&self, object: Object) {
-        // SAFETY: the object is the caller's alone, not constructed, and so many bytes long.
+        // SAFETY: only the caller has the object; it is not constructed, and that many bytes long.
         unsafe { object.0.write_bytes(0, self.geometry().object_size()) };
     }
 
-    /// Counts one more slab, if its limits allow it.
+    /// Charges one more slab, if the limits allow it.
     pub(super) fn charge(&self) -> Result<(), AllocError> {
         let bytes = self.geometry().order().bytes();
-        // Its own limit first: an account's charge that comes back tells those who wait, and one of them may be who asks.
+        // The cache's own limit first: an account's charge that is undone notifies waiters, and this caller
+        // may be one of them.
         if self.config.limit.is_some_and(|slabs| self.counts.charge.load(Relaxed) >= slabs) {
             return Err(self.limit_error());
         }
@@ -333,7 +340,7 @@ impl Cache {
         self.charge_slab().inspect_err(|_| self.uncharge_account(bytes))
     }
     fn charge_slab(&self) -> Result<(), AllocError> {
-        // Relaxed: a number, which says nothing about the slabs.
+        // Relaxed: only a number; it publishes nothing of the slabs.
         let mut charged = self.counts.charge.load(Relaxed);
         let call = Call::of(LIMIT, self.geometry().order().bytes());
         if self.core.faults.fires(call.cache(self.name())) {
@@ -355,20 +362,20 @@ impl Cache {
             }
         }
     }
-    /// A slab of this order is no more.
+    /// Uncharges a slab of this order.
     pub(super) fn uncharge(&self, order: Order) {
-        // Acquire: pairs with the Release of `touch_charge`. First: those who are told look at it.
+        // Acquire: pairs with the Release of `touch_charge`. First: notified waiters read the charge.
         self.counts.charge.fetch_sub(1, Acquire);
         self.uncharge_account(order.bytes());
         planted!("a charge comes back unnoticed" => return);
         self.let_grow();
     }
-    /// Changes the charge by nothing, for who waits: a charge that comes back later sees that, and one that came before is seen.
+    /// Changes the charge by 0, for a waiter: a later decrement sees that, and an earlier one is seen.
     pub(super) fn touch_charge(&self) {
         // Release: pairs with the Acquire of `uncharge`.
         self.counts.charge.fetch_add(0, Release);
     }
-    /// The limit that it is at, as an error.
+    /// The error of the limit that was reached.
     pub(super) fn limit_error(&self) -> AllocError {
         let charged = self.counts.charge.load(Relaxed);
         match (&self.config.account, self.config.limit) {
@@ -378,7 +385,7 @@ impl Cache {
         }
     }
 
-    /// Gives slabs back to the page allocator.
+    /// Returns slabs to the page allocator.
     pub(super) fn release(&self, op: &Operation, mut slabs: Unlisted) -> usize {
         core::iter::from_fn(|| slabs.pop(&self.core.memory)).map(|slab| self.release_one(op, slab)).count()
     }
@@ -397,13 +404,14 @@ impl Cache {
             self.begin_grace(&self.counts.grace);
             self.counts.grace_pages.add(pages);
             crate::reclaim::rcu::after_grace(move || {
-                // Before they are free: the child of a fork in between would count them in two places.
+                // Before they are freed: the child of a fork in between would count them twice.
                 cache.counts.grace_pages.sub(pages);
-                // Nobody's operation any more.
+                // It belongs to no operation of a caller.
                 let ended = contain_panic(|| cache.end_slab(&cache.operation(What::Reclaim), slab));
-                // Who waits for it to become 0 finds all done but for the charge, which says so by itself. In the child of a fork in
-                // between a slab may be charged that is lost, and not wait that is none.
-                // Relaxed: a number.
+                // A thread that waits for 0 finds everything done except the uncharge, which notifies
+                // separately. The child of a fork in between may have a lost slab charged, but waits for
+                // nothing that does not exist.
+                // Relaxed: only a number.
                 cache.counts.grace.fetch_sub(1, Relaxed);
                 ended.flatten().into_iter().for_each(|order| cache.uncharge(order));
             });
@@ -412,53 +420,56 @@ impl Cache {
         self.end_slab(op, slab).into_iter().for_each(|order| self.uncharge(order));
     }
 
-    /// Makes a slab inaccessible whose objects are addresses only, `false` if the system refuses; of others the guard, if it can be had.
+    /// Makes a slab inaccessible whose objects are only addresses; `false` if the system refuses. Other slabs
+    /// get a guard, if the system grants it.
     pub(super) fn hide(&self, slab: Pfn, order: Order) -> bool {
         let pages = &self.core.memory.pages;
         let guarded = self.has_guard(slab) && self.core.mappings.are_there();
-        // SAFETY: no object lies in the last page.
+        // SAFETY: no object is in the last page.
         if guarded && !unsafe { pages.guard(slab, order, true) } {
             self.core.mappings.refuse();
         }
-        // SAFETY: nobody uses the bytes of such a slab.
+        // SAFETY: the bytes of such a slab are never accessed.
         !self.config.no_access || unsafe { pages.protect(slab, order, false) }
     }
-    /// Makes what is hidden of a slab accessible again; `false` if the system refuses.
+    /// Makes the hidden parts of a slab accessible again; `false` if the system refuses.
     pub(super) fn show(&self, slab: Pfn, order: Order) -> bool {
         let pages = &self.core.memory.pages;
-        // SAFETY: nobody uses the slab.
+        // SAFETY: no object of the slab is in use.
         unsafe {
             (!self.config.no_access || pages.protect(slab, order, true))
                 && (!self.has_guard(slab) || pages.guard(slab, order, false))
         }
     }
-    /// Whether a slab ends in a guard: those of the first pages, because each is two mappings of those that a process may have.
+    /// Returns `true` if a slab ends in a guard. Only slabs of the first pages do, because each guard costs
+    /// two of a process's limited mappings.
     fn has_guard(&self, slab: Pfn) -> bool {
         self.geometry().guard() > 0 && slab.get() < self.core.mappings.guarded_pages()
     }
-    /// Says which class the slab's pages are of. `false` if there is no memory to say so.
+    /// Records the class of the slab's pages. `false` if there is no memory for it.
     pub(super) fn tell_class(&self, _op: &Operation, _slab: Pfn, _order: Order) -> bool {
         if let Some(known) = self.told_class(_order) {
             let (first, pages) = (_slab.get() as usize, _order.pages() as usize);
-            // SAFETY: a slab whose objects are all the cache's.
+            // SAFETY: all objects of the slab are this cache's.
             return unsafe { self.core.memory.classes.set(_op, first, pages, known) };
         }
         true
     }
     fn forget_class(&self, _slab: Pfn, _order: Order) {
         if self.told_class(_order).is_some() {
-            // SAFETY: as in `tell_class`, which was called before.
+            // SAFETY: `tell_class` was called before, for a slab whose objects are all this cache's.
             unsafe { self.core.memory.classes.clear(_slab.get() as usize, _order.pages() as usize) };
         }
     }
-    /// Who asks for it takes the slab for one of the usual order. The few others are found by their frames.
+    /// The class to record. Lookups assume a slab of the usual order; the few others are found by their
+    /// frames.
     fn told_class(&self, order: Order) -> Option<Known> {
         let class = self.config.page_class.filter(|_| order == self.geometry().order())?;
         let [_, frees, _] = self.fast_paths();
         Some(Known::new(class, frees.stack()))
     }
 
-    /// Says whose objects a slab's pages hold, where boxes ask: those of typed caches, which construct their objects.
+    /// Records the owner of a slab's pages for boxes: typed caches, which construct their objects.
     pub(super) fn tell_owner(&self, slab: Pfn, order: Order) -> bool {
         if !self.has_hooks() {
             return true;
@@ -468,23 +479,23 @@ impl Cache {
             && page_owners::set(first, pages, self.owner().cast(), self.core.backend)
     }
 
-    /// The end of a slab: nobody knows it any more. What it was charged with is the caller's to give back.
+    /// Ends a slab that no other thread knows. The caller undoes its charge.
     fn end_slab(&self, op: &Operation, slab: Pfn) -> Option<Order> {
         tell!(op: Step::SlabReleased { slab: slab.get() });
         let memory = &self.core.memory;
         let order = memory.frames().frame(slab).state().order();
-        // SAFETY: the slab is the caller's.
+        // SAFETY: only the caller knows the slab.
         for index in unsafe { memory.slab(slab).constructed() } {
             self.destruct(self.object(ObjectIndex { slab, index }));
         }
-        // SAFETY: the block is ours.
+        // SAFETY: only the caller knows the block.
         unsafe { memory.set_owner(slab, order, core::ptr::null_mut()) };
         self.forget_class(slab, order);
         if self.checked.is_some() {
             self.uncover_slab(slab, order);
         }
         if !self.show(slab, order) {
-            // Nobody could use the pages.
+            // The pages are unusable.
             return None;
         }
         // SAFETY: allocated with this order in `pages`; all its objects are free and it is on no list.

@@ -1,18 +1,20 @@
-//! The process-wide malloc: [`Uslab`] as `#[global_allocator]`, and what `libuslab.so` stands on.
+//! The process-wide malloc: [`Uslab`] as `#[global_allocator]`, and the base of `libuslab.so`.
 //!
 //! ```text
-//! alloc ── started? ── Malloc of a subsystem of its own
-//!             └ no: whoever is first starts it; what is allocated meanwhile, by it or beside it: bootstrap memory
+//! alloc ── started? ── Malloc of a separate subsystem
+//!             └ no: the first thread starts it; until then it and all other threads get bootstrap memory
 //! free ─── in the subsystem's pages? ── Malloc
-//!             └ no: huge memory, or bootstrap memory, which stays
+//!             └ no: huge memory, or bootstrap memory, which is never reused
 //! ```
 //!
 //! # Rules
 //!
-//! * Nothing here panics, and nothing that lies under an allocation calls the global heap: it would come back here. (A start
-//!   does, and is told by its own state.)
-//! * No thread-local has a destructor, so an allocation is legal in the last destructor of a thread; none needs `main`.
-//! * The subsystem is this allocator's own. Object caches that the program makes are in another one, which allocates here.
+//! * No code here panics, and no code that an allocation runs calls the global heap, which would recurse. (A
+//!   start does, and its own state detects it.)
+//! * No thread-local has a destructor, so an allocation is legal in the last destructor of a thread. No call
+//!   needs `main`.
+//! * The subsystem is this allocator's alone. Object caches that the program makes are in another one, which
+//!   allocates here.
 //! * A fork finds every lock held (`at_fork`).
 
 #[cfg(unix)]
@@ -50,7 +52,7 @@ use uslab_magazine::tracepoints::What;
 
 /// The process-wide malloc.
 ///
-/// Not a `GlobalAlloc` on macOS and other systems where `std`'s locks are made on the heap.
+/// Not a `GlobalAlloc` on macOS and other systems where `std`'s locks are allocated on the heap.
 ///
 /// ```
 /// use uslab::Uslab;
@@ -64,54 +66,56 @@ use uslab_magazine::tracepoints::What;
 /// assert!(Uslab.info().is_some_and(|info| info.caches.iter().any(|cache| cache.used > 0)));
 /// ```
 ///
-/// It starts at its first call, with the default [`Config`] and what `USLAB_OPTIONS` says in the environment
-/// (`stats=1,check=1,huge_pages=never,limit=1g`: the table of caches at the end of the process, a look at each free, advice on
-/// huge pages, a limit; [`options`](crate::options) has all).
+/// It starts at its first call, with the default [`Config`] and the options in the environment variable
+/// `USLAB_OPTIONS` (`stats=1,check=1,huge_pages=never,limit=1g`: the table of caches at the end of the
+/// process, a check of each free, advice on huge pages, a limit; [`options`](crate::options) has all).
 ///
-/// Frees return memory above a surplus to the system. A thread that returns the rest when it was not used for an interval starts with
-/// [`reap_every`](Self::reap_every) or `USLAB_OPTIONS=reap=500`.
+/// Frees return memory above a surplus to the system. [`reap_every`](Self::reap_every) or
+/// `USLAB_OPTIONS=reap=500` starts a thread that returns the rest if it was not used for an interval.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Uslab;
 
-/// What was started.
+/// The started allocator.
 #[derive(Debug)]
 struct Process {
     malloc: &'static Malloc,
     dump: Option<Dump>,
     record: Option<(&'static [u8], usize)>,
-    /// What is told when the process ends.
+    /// True if the table of caches is printed when the process ends.
     stats: bool,
     leaks: bool,
     profile: Option<usize>,
-    /// Whether `USLAB_OPTIONS` says how often to reap, and to sample, and not the program.
+    /// True if `USLAB_OPTIONS` sets the interval of reaping, and of sampling, so that the program cannot.
     reap_is_said: bool,
     guard_is_said: bool,
     guard_slots: u32,
-    /// The malloc's own inlined paths, if they are tried after the static ones: these are closed, and restartable sequences serve.
+    /// The malloc's own inlined paths, if they are tried after the static paths: if these are closed and
+    /// restartable sequences serve.
     own_paths: Option<&'static FastPaths>,
-    /// Pages that had been freed when memory was released last.
+    /// Pages freed before memory was last released.
     released: AtomicU64,
 }
 
 static PROCESS: Published<Process> = Published::new();
-/// To its malloc. In statics, so that no path follows a pointer to find it.
+/// Paths to its malloc. In statics, so that no path follows a pointer to find it.
 static FAST: StaticPaths = StaticPaths::new();
 
-/// Bytes of free pages that the process keeps at most: see [`PageConfig::keep_free`](uslab_buddy::PageConfig::keep_free). In a control group
-/// with a limit it is at most an eighth of that.
+/// The most bytes of free pages that the process keeps: see
+/// [`PageConfig::keep_free`](uslab_buddy::PageConfig::keep_free). In a control group with a limit it is at
+/// most an eighth of that.
 pub const KEEP_FREE: usize = 64 << 20;
 
-/// Who starts it, or whose it is: 0 for nobody yet, else a process. In the child of a process that was being started it is
-/// nobody's.
+/// Pid of the process that is starting the allocator, or has started it; 0 before that. A child forked during
+/// a start starts anew.
 static STARTING: AtomicU32 = AtomicU32::new(0);
-/// It cannot be started: bootstrap memory is all there is.
+/// It cannot be started: only bootstrap memory is available.
 const NEVER: u32 = u32::MAX;
 
-/// Milliseconds that the program wants between two intervals of reaping; 0 if it did not say.
+/// Milliseconds between two reaping intervals, as set by the program; 0 if unset.
 static REAP_WANTED: Fixed = Fixed::new(0);
-/// Allocations a sample where memory is hardened by guard pages: some 20 ns of each.
+/// Allocations per sample if memory is hardened by guard pages. Costs some 20 ns per allocation.
 const HARDENED_GUARD: u32 = 1000;
-/// Allocations a sample, as the program wants; [`UNSAID`] if it did not say.
+/// Allocations per sample, as set by the program; [`UNSAID`] if unset.
 static GUARD_WANTED: Fixed = Fixed::new(UNSAID);
 const UNSAID: u32 = u32::MAX;
 fn guard_wanted() -> Option<u32> {
@@ -122,7 +126,7 @@ impl Process {
     fn core(&'static self) -> &'static Core {
         self.malloc.core()
     }
-    /// Does what the program wants, if the environment does not say otherwise.
+    /// Applies the program's reaping interval, unless the environment sets one.
     fn reap_as_wanted(&self) {
         if let wanted @ 1.. = REAP_WANTED.get()
             && !self.reap_is_said
@@ -130,7 +134,7 @@ impl Process {
             self.malloc.core().background.reap_every(Duration::from_millis(wanted.into()));
         }
     }
-    /// The same of samples.
+    /// Applies the program's sampling interval, unless the environment sets one.
     fn guard_as_wanted(&self) {
         let guard = &self.malloc.core().guard;
         if let Some(wanted) = guard_wanted()
@@ -141,7 +145,7 @@ impl Process {
     }
 }
 
-/// The malloc; `None` while it is being started, by this thread or by another one.
+/// The malloc; `None` while this or another thread starts it.
 #[inline(always)]
 fn process() -> Option<&'static Process> {
     match PROCESS.get() {
@@ -151,15 +155,15 @@ fn process() -> Option<&'static Process> {
 }
 
 thread_local! {
-    /// Whether this thread is starting it. A start allocates some hundred times, and to ask whose process it is would be a
-    /// system call each.
+    /// True if this thread is starting it. A start allocates some hundred times, and each test of the pid
+    /// would be a system call.
     static HERE: Cell<bool> = const { Cell::new(false) };
 }
 
 #[cold]
 #[inline(never)]
 fn start() -> Option<&'static Process> {
-    // Relaxed: only says who; what is started is published by itself.
+    // Relaxed: only a pid; `PROCESS` publishes the allocator.
     let who = STARTING.load(Relaxed);
     if who == NEVER || HERE.get() {
         return PROCESS.get();
@@ -174,7 +178,7 @@ fn start() -> Option<&'static Process> {
     started
 }
 
-/// Not inlined: its frame is of pages, and threads that come meanwhile would touch them all.
+/// Not inlined: its frame has several pages, and each thread that arrives during a start would touch them all.
 #[inline(never)]
 fn start_here() -> Option<&'static Process> {
     let options = Options::of_environment();
@@ -182,12 +186,12 @@ fn start_here() -> Option<&'static Process> {
     config.pages.huge_pages = options.huge_pages;
     config.huge_cache = options.huge_cache.unwrap_or(config.huge_cache);
     config.harden = options.harden;
-    // Hardened, some objects are drawn that have pages of their own.
+    // With hardening, some objects get separate pages.
     let guard = options.guard.or(config.harden.guard_pages.then_some(HARDENED_GUARD));
     config.guard_every = guard.or_else(guard_wanted).unwrap_or(0);
     config.guard_slots = options.guard_slots.unwrap_or(config.guard_slots);
     config.check_frees = options.check.unwrap_or(config.check_frees) || config.harden.is_on();
-    // Who leaked is who allocated.
+    // Leaks are reported by where they were allocated.
     let slab_debug = options.slab_debug.or(options.leaks.then_some("FU"));
     config.slab_debug = slab_debug.and_then(DebugRules::of_static).unwrap_or_default();
     config.reap_every = options.reap.filter(|interval| !interval.is_zero());
@@ -205,14 +209,15 @@ fn start_here() -> Option<&'static Process> {
         STARTING.store(NEVER, Relaxed);
         return None;
     }
-    // SAFETY: made just above.
+    // SAFETY: initialised by `make` above.
     let malloc: &'static Malloc = Box::leak(unsafe { place.assume_init() });
     #[cfg(unix)]
     at_fork::register();
     if options.stats || options.leaks {
-        // Programs close their standard error when they end, before this runs (GNU's `close_stdout`); so it has its own.
+        // Programs close their standard error when they end, before this runs (GNU's `close_stdout`); hence a
+        // copy.
         if let Ok(to) = own_stderr() {
-            // SAFETY: only the thread that starts is here; the handler is as above.
+            // SAFETY: only the starting thread runs this; the handler is a function of this program.
             unsafe {
                 let is = identity(&to);
                 STATS.put((to, is));
@@ -235,23 +240,25 @@ fn start_here() -> Option<&'static Process> {
         guard_slots,
         own_paths: None,
     });
-    // Where each call is recorded none is inlined.
+    // If each call is recorded, none is inlined.
     if process.malloc.core().cpus.mechanism() == Mechanism::Rseq && record.is_none() {
-        // SAFETY: only the thread that starts is here, once; the process is published below, and lives for ever.
+        // SAFETY: only the starting thread runs this, once; the process is published below, and lives for
+        // ever.
         process.own_paths = unsafe { (!malloc.open(&FAST)).then(|| malloc.fast()) };
     }
     let process = PROCESS.publish(process);
-    // AcqRel: pairs with the same in `Uslab::reap_every`. The later of the two sees what the earlier one did before.
+    // AcqRel: pairs with the AcqRel in `Uslab::reap_every`: the later one sees the other's stores.
     STARTING.fetch_add(0, AcqRel);
     process.reap_as_wanted();
     process.guard_as_wanted();
     Some(process)
 }
 
-/// Where the table of caches is printed to: a copy of standard error.
+/// Destination of the table of caches: a copy of standard error.
 static STATS: Kept<(File, Option<[u64; 3]>)> = Kept::new();
 
-/// What it is: programs close numbers of files that they do not know, and then have others there.
+/// Identity of a file. Programs close file descriptors that they do not know, and may then open other files
+/// under the same numbers.
 fn identity(_file: &File) -> Option<[u64; 3]> {
     #[cfg(unix)]
     {
@@ -280,10 +287,10 @@ fn own_stderr() -> io::Result<File> {
 
 #[cfg_attr(not(any(unix, windows)), allow(dead_code, reason = "no end of the process"))]
 extern "C" fn at_exit() {
-    // SAFETY: put there before this was registered; the process ends once.
+    // SAFETY: stored before this handler was registered; the process ends once.
     let to = unsafe { STATS.take() };
     let (Some((to, was)), Some(process)) = (to, PROCESS.get()) else { return };
-    // Its number may be another file's by now, which is not ours to close.
+    // Its descriptor may be another file's by now: not closed.
     let mut to = core::mem::ManuallyDrop::new(to);
     if identity(&to) != was {
         return;
@@ -300,25 +307,25 @@ extern "C" fn at_exit() {
     if process.stats {
         text += &process.core().info().statistics().to_string();
     }
-    // There is nobody to tell that it is closed.
+    // An error has no receiver.
     let _ = to.write_all(text.as_bytes());
 }
 
-/// What is in no page of the subsystem: huge, from the start, or not ours.
+/// Frees memory outside the subsystem's pages: huge, from the bootstrap, or foreign.
 #[cold]
 unsafe fn free_other(process: Option<&Process>, memory: NonNull<u8>) {
     if bootstrap::size_of_piece(memory).is_some() {
         return;
     }
     match process {
-        // SAFETY: passed on.
+        // SAFETY: the memory is the caller's to free, by the contract of `Uslab::free`.
         Some(process) => unsafe { process.malloc.free(memory) },
         None if memory == ZERO_SIZE => {}
         None => report(CorruptionKind::Foreign, memory),
     }
 }
 
-/// Before it has started, there are pieces of bootstrap memory and nothing else.
+/// Reports a corruption. Before the start there is only bootstrap memory.
 #[cold]
 fn report(kind: CorruptionKind, memory: NonNull<u8>) {
     let address = memory.addr().get();
@@ -326,7 +333,8 @@ fn report(kind: CorruptionKind, memory: NonNull<u8>) {
 }
 
 impl Uslab {
-    /// Memory for `layout`, its bytes unspecified, or zero with [`Gfp::ZERO`]. That of no bytes is an address.
+    /// Allocates memory for `layout`, its bytes unspecified, or zero with [`Gfp::ZERO`]. An empty layout gets
+    /// an address, too.
     ///
     /// # Errors
     /// As [`Malloc::alloc`].
@@ -338,39 +346,40 @@ impl Uslab {
         }
     }
 
-    /// The inlined part of [`allocate`](Self::allocate), at a power of two; `None` if it did nothing: then
-    /// [`allocate_missed`](Self::allocate_missed).
+    /// The inlined part of [`allocate`](Self::allocate), at a power of two. `None` if it did nothing: then
+    /// call [`allocate_missed`](Self::allocate_missed).
     #[doc(hidden)]
     #[inline(always)]
     pub fn allocate_fast(&self, size: usize, align: usize) -> Option<NonNull<u8>> {
         FAST.alloc(size, align)
     }
-    /// What comes next where each instruction counts: the malloc's own inlined paths, where the static ones are not open, and all that is
-    /// done while a profile runs that sees allocations only. `None` if it did nothing.
+    /// The next step for a caller where each instruction counts: the malloc's own inlined paths, if the static
+    /// paths are closed; and the complete path while a profile runs that observes allocations only. `None` if
+    /// it did nothing.
     #[doc(hidden)]
     #[inline(always)]
     pub fn allocate_next(&self, size: usize, align: usize) -> Option<NonNull<u8>> {
         let process = PROCESS.get()?;
-        // SAFETY: what was started lives for ever.
+        // SAFETY: a started malloc lives for ever.
         unsafe {
             let own = process.own_paths.and_then(|paths| paths.alloc(size, align));
             own.or_else(|| process.malloc.fast().alloc_counted(size, align))
         }
     }
-    /// Null if there is none.
+    /// Returns null if there is no memory.
     #[doc(hidden)]
     #[cold]
     #[inline(never)]
     pub fn allocate_missed(&self, layout: Layout, gfp: Gfp) -> *mut u8 {
         if let Some(memory) = self.allocate_next(layout.size(), layout.align()) {
             if gfp.contains(Gfp::ZERO) {
-                // SAFETY: so many bytes are the caller's from now on.
+                // SAFETY: allocated just now, of that many bytes.
                 unsafe { memory.write_bytes(0, layout.size()) };
             }
             return memory.as_ptr();
         }
         let process = process();
-        // An address of its own for each that is to have nothing.
+        // With this option each empty layout gets a distinct address.
         let hides = |process: &'static Process| process.core().harden.zero_size;
         let layout = if layout.size() > 0 || process.is_some_and(hides) {
             layout
@@ -387,19 +396,20 @@ impl Uslab {
         memory.map_or(core::ptr::null_mut(), NonNull::as_ptr)
     }
 
-    /// Takes memory back whose layout nobody knows.
+    /// Frees memory of an unknown layout.
     ///
     /// # Safety
-    /// `memory` came from this allocator, and nobody uses it any more.
+    /// `memory` came from this allocator, and is not used any more.
     #[inline(always)]
     pub unsafe fn free(&self, memory: NonNull<u8>) {
-        // SAFETY: passed on.
+        // SAFETY: by contract `memory` is the caller's to free.
         if !unsafe { self.free_fast(memory.as_ptr()) } {
-            // SAFETY: passed on.
+            // SAFETY: by contract `memory` is the caller's to free.
             unsafe { self.free_slow(memory) };
         }
     }
-    /// The inlined part of [`free`](Self::free); `false` if it did nothing, as with null: then [`free_slow`](Self::free_slow).
+    /// The inlined part of [`free`](Self::free). `false` if it did nothing, as for null: then call
+    /// [`free_slow`](Self::free_slow).
     ///
     /// # Safety
     /// As [`free`](Self::free), or null.
@@ -407,10 +417,10 @@ impl Uslab {
     #[inline(always)]
     #[must_use]
     pub unsafe fn free_fast(&self, memory: *mut u8) -> bool {
-        // SAFETY: passed on.
+        // SAFETY: by contract null, or the caller's to free.
         unsafe { FAST.free(memory) }
     }
-    /// What comes next where each instruction counts, as [`allocate_next`](Self::allocate_next).
+    /// The next step for a caller where each instruction counts, as [`allocate_next`](Self::allocate_next).
     ///
     /// # Safety
     /// As [`free_fast`](Self::free_fast).
@@ -419,7 +429,7 @@ impl Uslab {
     #[must_use]
     pub unsafe fn free_next(&self, memory: *mut u8) -> bool {
         let paths = PROCESS.get().and_then(|process| process.own_paths);
-        // SAFETY: passed on; what was started lives for ever.
+        // SAFETY: by contract null, or the caller's to free; a started malloc lives for ever.
         paths.is_some_and(|paths| unsafe { paths.free(memory) })
     }
     /// # Safety
@@ -429,20 +439,20 @@ impl Uslab {
     #[inline(never)]
     pub unsafe fn free_slow(&self, memory: NonNull<u8>) {
         let process = PROCESS.get();
-        // SAFETY: passed on.
+        // SAFETY: by contract `memory` is the caller's to free.
         if unsafe { self.free_next(memory.as_ptr()) } {
             return;
         }
         match process {
-            // SAFETY: passed on.
+            // SAFETY: by contract `memory` is the caller's to free.
             Some(process) if process.malloc.holds(memory) => unsafe { process.malloc.free_slow(memory) },
-            // SAFETY: passed on.
+            // SAFETY: by contract `memory` is the caller's to free.
             _ => unsafe { free_other(process, memory) },
         }
     }
 
-    /// Whether memory was allocated for this size and alignment, as far as anybody knows, where frees are checked and of samples; if
-    /// not, that is [corruption].
+    /// Returns `true` if memory was allocated for this size and alignment, as far as checked frees and samples
+    /// know; otherwise reports [corruption].
     #[doc(hidden)]
     #[cold]
     pub fn has_size(&self, memory: NonNull<u8>, size: usize, align: usize) -> bool {
@@ -471,12 +481,12 @@ impl Uslab {
         };
         let process = PROCESS.get();
         match process {
-            // SAFETY: passed on.
+            // SAFETY: by contract `memory` is the caller's to free.
             Some(process) if process.malloc.holds(memory) => unsafe { process.malloc.realloc(memory, size) },
             _ => match (bootstrap::size_of_piece(memory), process) {
-                // SAFETY: so large is the piece.
+                // SAFETY: the piece of bootstrap memory has `old` bytes.
                 (Some(old), _) => unsafe { self.leave(memory, old, layout(size)?) },
-                // SAFETY: passed on.
+                // SAFETY: by contract `memory` is the caller's to free.
                 (None, Some(process)) => unsafe { process.malloc.realloc(memory, size) },
                 (None, None) => {
                     report(CorruptionKind::Foreign, memory);
@@ -486,19 +496,20 @@ impl Uslab {
         }
     }
 
-    /// Takes memory back that was allocated for `layout`.
+    /// Frees memory that was allocated for `layout`.
     ///
     /// # Safety
     /// As [`free`](Self::free), and the layout is right.
     #[inline(always)]
     pub(crate) unsafe fn free_sized(&self, memory: NonNull<u8>, layout: Layout) {
-        // SAFETY: passed on.
+        // SAFETY: by contract `memory` has this layout, and is the caller's to free.
         if !unsafe { self.free_sized_fast(memory.as_ptr(), layout.size(), layout.align()) } {
-            // SAFETY: passed on.
+            // SAFETY: by contract `memory` has this layout, and is the caller's to free.
             unsafe { self.free_sized_slow(memory, layout) };
         }
     }
-    /// The inlined part of that; `false` if it did nothing, as with what is no object of the pages: null, for one.
+    /// The inlined part of `free_sized`. `false` if it did nothing, as for null and all memory that is no
+    /// object of the pages.
     ///
     /// # Safety
     /// As [`free`](Self::free), or null; and it was allocated for this size at this alignment.
@@ -506,7 +517,7 @@ impl Uslab {
     #[inline(always)]
     #[must_use]
     pub unsafe fn free_sized_fast(&self, memory: *mut u8, size: usize, align: usize) -> bool {
-        // SAFETY: passed on.
+        // SAFETY: by contract null, or of this layout and the caller's to free.
         unsafe { FAST.free_sized(memory, size, align) }
     }
     #[cold]
@@ -514,7 +525,7 @@ impl Uslab {
     unsafe fn free_sized_slow(&self, memory: NonNull<u8>, layout: Layout) {
         let process = PROCESS.get();
         match process {
-            // SAFETY: passed on.
+            // SAFETY: by contract `memory` has this layout, and is the caller's to free.
             Some(process) if process.malloc.holds(memory) => unsafe {
                 if process.own_paths.is_some() {
                     process.malloc.free_sized(memory, layout);
@@ -522,12 +533,12 @@ impl Uslab {
                     process.malloc.free_sized_slow(memory, layout);
                 }
             },
-            // SAFETY: passed on.
+            // SAFETY: by contract `memory` is the caller's to free.
             _ => unsafe { free_other(process, memory) },
         }
     }
 
-    /// As [`reallocate`](Self::reallocate), of memory that was allocated for `layout`, and keeps its alignment.
+    /// As [`reallocate`](Self::reallocate), for memory that was allocated for `layout`. Keeps its alignment.
     ///
     /// # Safety
     /// As [`free_sized`](Self::free_sized), after a success.
@@ -540,41 +551,41 @@ impl Uslab {
     ) -> Result<NonNull<u8>, AllocError> {
         match PROCESS.get() {
             Some(process) if process.malloc.holds(memory) || bootstrap::size_of_piece(memory).is_none() =>
-            // SAFETY: passed on.
+            // SAFETY: by contract `memory` has this layout, and is the caller's to free.
             unsafe { process.malloc.realloc_sized(memory, layout, size, Gfp::KERNEL) },
             _ => match Layout::from_size_align(size, layout.align()) {
-                // SAFETY: so large is the piece.
+                // SAFETY: the memory was allocated for `layout`, so it has that many bytes.
                 Ok(new) => unsafe { self.leave(memory, layout.size(), new) },
                 Err(_) => Err(AllocError::TooLarge),
             },
         }
     }
 
-    /// Copies `old` bytes of bootstrap memory, which stays, to memory for `new`.
+    /// Copies `old` bytes of bootstrap memory, which is not freed, to memory for `new`.
     ///
     /// # Safety
-    /// `memory` has so many bytes.
+    /// `memory` has `old` bytes.
     #[cold]
     unsafe fn leave(&self, memory: NonNull<u8>, old: usize, new: Layout) -> Result<NonNull<u8>, AllocError> {
         let moved = self.allocate(new, Gfp::KERNEL)?;
-        // SAFETY: both are so large, and apart.
+        // SAFETY: both have that many bytes, and do not overlap.
         unsafe { moved.copy_from_nonoverlapping(memory, old.min(new.size())) };
         Ok(moved)
     }
 
-    /// Bytes that may be used at `memory`, at least what was asked for. What is no object of this allocator is
-    /// [corruption], which ends the process.
+    /// Usable bytes at `memory`, at least the requested size. An address that is no object of this allocator
+    /// is [corruption], which ends the process.
     ///
     /// # Safety
-    /// `memory` came from this allocator and is not freed meanwhile.
+    /// `memory` came from this allocator and is not freed during the call.
     pub unsafe fn usable_size(&self, memory: NonNull<u8>) -> usize {
         let process = PROCESS.get();
         match process {
-            // SAFETY: passed on.
+            // SAFETY: by contract `memory` is not freed during the call.
             Some(process) if process.malloc.holds(memory) => unsafe { process.malloc.usable_size(memory) },
             _ => match (bootstrap::size_of_piece(memory), process) {
                 (Some(bytes), _) => bytes,
-                // SAFETY: passed on.
+                // SAFETY: by contract `memory` is not freed during the call.
                 (None, Some(process)) => unsafe { process.malloc.usable_size(memory) },
                 (None, None) => {
                     report(CorruptionKind::NotAnObject, memory);
@@ -584,22 +595,24 @@ impl Uslab {
         }
     }
 
-    /// An object cache in its subsystem, on the same pages: one table shows all, and a fork holds its locks, too.
+    /// Builds an object cache in the allocator's subsystem, on the same pages: one table shows all caches, and
+    /// a fork also holds the cache's locks.
     ///
     /// # Errors
-    /// As [`KmemCacheBuilder::build_in`]; [`CacheError::TypeStable`] for what cannot be here, and [`CacheError::Start`] where
-    /// there is no malloc.
+    /// As [`KmemCacheBuilder::build_in`]; [`CacheError::TypeStable`] for a type-stable cache, which cannot be
+    /// here, and [`CacheError::Start`] if there is no malloc.
     pub fn build(&self, builder: KmemCacheBuilder) -> Result<KmemCache, CacheError> {
         if builder.is_type_stable() {
             return Err(CacheError::TypeStable);
         }
         let process = process().ok_or(CacheError::Start(StartError::Starting))?;
-        // The guard is the malloc's: who destroys a cache is to be told of each object.
+        // Not sampled: destroying a cache must find each of its objects.
         builder.unsampled().build_on(process.malloc.core())
     }
 
-    /// The dump that `USLAB_OPTIONS` asks for; with the variable set, starts the allocator if nobody has. For a library's
-    /// constructor: from here on forks find the locks held, whatever handlers others register before the first allocation.
+    /// The dump that `USLAB_OPTIONS` requests. If the variable is set, starts the allocator. For a library's
+    /// constructor: from here on forks find the locks held, whatever handlers are registered before the first
+    /// allocation.
     pub fn dump(&self) -> Option<Dump> {
         #[cfg(unix)]
         at_fork::register();
@@ -608,19 +621,19 @@ impl Uslab {
             _ => process()?.dump,
         }
     }
-    /// The file of the recording that `USLAB_OPTIONS` asks for, and how many bytes it may have; `None` before the allocator has
-    /// started, too.
+    /// The file of the recording that `USLAB_OPTIONS` requests, and its limit in bytes. Also `None` before the
+    /// allocator has started.
     #[doc(hidden)]
     #[inline]
     pub fn record(&self) -> Option<(&'static [u8], usize)> {
         PROCESS.get()?.record
     }
-    /// Bytes between two samples of the heap profile that `USLAB_OPTIONS` asks for. As [`dump`](Self::dump), for a library's constructor,
-    /// which begins the profile.
+    /// Bytes between two samples of the heap profile that `USLAB_OPTIONS` requests. As [`dump`](Self::dump),
+    /// for a library's constructor, which starts the profile.
     pub fn profile_wanted(&self) -> Option<usize> {
         PROCESS.get()?.profile
     }
-    /// Begins a [heap profile](crate::profile) of the program: as
+    /// Starts a [heap profile](crate::profile) of the program: as
     /// [`Subsystem::start_profile`](crate::Subsystem::start_profile).
     ///
     /// # Errors
@@ -628,33 +641,35 @@ impl Uslab {
     pub fn start_profile(&self, rate: usize) -> Result<(), NotStarted> {
         process().ok_or(NotStarted::Memory)?.core().start_profile(rate, None)
     }
-    /// Ends it; `false` if none runs.
+    /// Stops the heap profile; `false` if none runs.
     pub fn stop_profile(&self) -> bool {
         PROCESS.get().is_some_and(|process| process.core().stop_profile())
     }
-    /// Who allocated and who holds what, since the profile began: as [`Subsystem::profile`](crate::Subsystem::profile). Allocates.
+    /// The call stacks that allocated memory since the profile began, and the memory that each still holds: as
+    /// [`Subsystem::profile`](crate::Subsystem::profile). Allocates.
     pub fn profile(&self) -> Profile {
         PROCESS.get().map_or_else(Profile::default, |process| process.core().profiler.profile())
     }
-    /// True if its static paths are open.
+    /// Returns `true` if the static paths are open.
     #[doc(hidden)]
     pub fn has_static_paths(&self) -> bool {
         FAST.are_open()
     }
-    /// The numbers of its caches and pages; `None` before it has started. Allocates.
+    /// Counters of the allocator's caches and pages; `None` before it has started. Allocates.
     pub fn info(&self) -> Option<Info> {
         PROCESS.get().map(|process| process.core().info())
     }
-    /// What it has and what of that is in use; all zero before it has started. Allocates nothing.
+    /// The allocator's memory, and how much of it is in use; all zero before it has started. Allocates
+    /// nothing.
     pub fn usage(&self) -> HeapUsage {
         PROCESS.get().map_or_else(HeapUsage::default, |process| process.core().usage())
     }
-    /// Its `/proc/slabinfo`; `None` before it has started. Allocates.
+    /// The allocator's `/proc/slabinfo`; `None` before it has started. Allocates.
     pub fn slabinfo(&self) -> Option<SlabInfo> {
         PROCESS.get().map(|process| process.core().slabinfo())
     }
-    /// As [`Subsystem::check`](crate::Subsystem::check); `None` before it has started. Allocates a little itself: only while
-    /// no other thread runs.
+    /// As [`Subsystem::check`](crate::Subsystem::check); `None` before it has started. Allocates a little:
+    /// call it only while no other thread runs.
     pub fn check(&self) -> Option<Result<Census, Violation>> {
         PROCESS.get().map(|process| process.core().check())
     }
@@ -662,23 +677,24 @@ impl Uslab {
     pub fn leaks(&self) -> Option<Holders> {
         PROCESS.get().map(|process| process.core().leaks())
     }
-    /// Unmaps addresses that are only reserved if the process may have fewer than it has (`RLIMIT_AS`), so that it can map anything at
-    /// all. From then on pages get their addresses when they are committed, and leave 32 MiB, or an eighth of the limit, to others. The pages
-    /// are no more than this limit holds when it is raised later. For a program that has just set it; nothing happens without a
-    /// limit.
+    /// If the process exceeds its limit on addresses (`RLIMIT_AS`), unmaps those that are only reserved, so
+    /// that it can map memory. From then on pages get their addresses when they are committed, and leave 32
+    /// MiB, or an eighth of the limit, to other mappings. The number of pages stays bounded by this limit if
+    /// it is raised later. For a program that has just set the limit; without a limit nothing happens.
     ///
     /// Cost: a system call; with a limit up to twelve more.
     pub fn fit_address_limit(&self) {
-        // A child of `vfork` has a limit of its own, and its parent's memory.
+        // A child of `vfork` has a separate limit, and its parent's memory.
         if let Some(process) = PROCESS.get()
             && STARTING.load(Relaxed) == std::process::id()
         {
-            // SAFETY: who asks for a page here has an address that was handed out.
+            // SAFETY: this is the only malloc of its subsystem, with no other paths than `FAST` and its own;
+            // page lookups here are for addresses that were handed out.
             unsafe { process.malloc.fit_addresses(&FAST) };
         }
     }
-    /// Gives all that is not in use back to the system, what CPUs keep and freed mappings included. Returns the bytes given
-    /// back.
+    /// Returns all unused memory to the system, including the CPUs' magazines and freed mappings. Returns the
+    /// number of bytes.
     pub fn release(&self) -> usize {
         PROCESS.get().map_or(0, |process| {
             let core = process.core();
@@ -686,41 +702,44 @@ impl Uslab {
             core.shrink(&core.operation(What::Reclaim));
             let released = pages.decommit();
             core.discard_tags();
-            // Blocks go back whole. What of them went back before and was not used since is not memory.
+            // Whole blocks are returned. Parts of them that were decommitted before are not memory.
             let freed = pages.pages_freed();
             let since = freed.saturating_sub(process.released.swap(freed, Relaxed));
             mapped + released.min(since as usize * PAGE_SIZE)
         })
     }
-    /// Ends a reaping interval now, as [`Subsystem::end_interval`](crate::Subsystem::end_interval). Returns the bytes that went
-    /// back to the system.
+    /// Ends a reaping interval now, as [`Subsystem::end_interval`](crate::Subsystem::end_interval). Returns
+    /// the number of bytes returned to the system.
     pub fn reap(&self) -> usize {
         PROCESS.get().map_or(0, |process| {
             process.core().read_limits();
             process.core().end_interval()
         })
     }
-    /// One in `allocations` up to a page is sampled from now on, with 0 none: it has a page of its own between pages that cannot be touched, and its
-    /// mistakes end the process and are named, with call stacks where the cargo feature `stacks` is on. What `USLAB_OPTIONS` says (`guard=N`, or
-    /// `guard=0` for none) is stronger. It may be called before the first allocation, and starts nothing.
+    /// Samples one in `allocations` allocations of up to a page from now on; 0 samples none. A sample has a
+    /// separate page between inaccessible pages. An error in its use ends the process with a report, with call
+    /// stacks if the cargo feature `stacks` is on. `USLAB_OPTIONS` (`guard=N`, or `guard=0` for none) takes
+    /// precedence. May be called before the first allocation, and starts nothing.
     ///
-    /// Accesses that are faults are told by a handler of `SIGSEGV`. It is installed at the first sample, passes all other faults on to the
-    /// one that was there, and stays.
+    /// A handler of `SIGSEGV` reports faulting accesses. It is installed at the first sample, forwards all
+    /// other faults to the previous handler, and stays.
     ///
-    /// A program that never misses the inlined paths is sampled once an interval of the reaper at most: see
+    /// A program that never misses the inlined paths is sampled at most once per interval of the reaper: see
     /// [`reap_every`](Self::reap_every).
     ///
-    /// Cost: none on the inlined paths. Some 20 us a sample, most of it for two call stacks and four system calls.
+    /// Cost: none on the inlined paths. Some 20 us a sample, most of it for two call stacks and four system
+    /// calls.
     pub fn guard_every(&self, allocations: u32) {
         GUARD_WANTED.set(allocations.min(UNSAID - 1));
-        // AcqRel: as in `reap_every`.
+        // AcqRel: pairs with the AcqRel at the end of a start: the later one sees the other's stores.
         STARTING.fetch_add(0, AcqRel);
         if let Some(process) = PROCESS.get() {
             process.guard_as_wanted();
         }
     }
-    /// Starts it now, if it can and has not started, and installs the handler of faults if allocations are sampled: for a library's
-    /// constructor. A start reads files, and a sandbox may forbid both later.
+    /// Starts the allocator now, if it can start and has not, and installs the handler of faults if
+    /// allocations are sampled: for a library's constructor. A start reads files, and a sandbox may forbid
+    /// both later.
     #[doc(hidden)]
     pub fn start(&self) {
         if process().is_some_and(|process| process.core().guard.is_on()) {
@@ -728,23 +747,25 @@ impl Uslab {
             crate::debug::guard::faults::handler::install();
         }
     }
-    /// How many allocations were sampled, and how many of these are in use.
+    /// Number of allocations sampled, and number of samples in use.
     pub fn samples(&self) -> (u64, usize) {
         PROCESS.get().map_or((0, 0), |process| {
             let guard = &process.core().guard;
             (guard.samples(), guard.pool().map_or(0, |pool| pool.used()))
         })
     }
-    /// What the thread of [`reap_every`](Self::reap_every) is doing; `None` before the allocator has started. Allocates nothing.
+    /// State of the thread of [`reap_every`](Self::reap_every); `None` before the allocator has started.
+    /// Allocates nothing.
     pub fn reaper(&self) -> Option<ReaperInfo> {
         PROCESS.get().map(|process| process.core().background.info())
     }
-    /// A thread of the allocator ends an interval this often, in steps of a millisecond, once there may be something to
-    /// reap: see [`reaper`](crate::reaper). Can be called again with another interval. What `USLAB_OPTIONS` says (`reap=MS`,
-    /// or `reap=0` for no thread) is stronger. It may be called before the first allocation, and starts nothing.
+    /// Sets the interval, in steps of a millisecond, at which a thread of the allocator reaps, once there may
+    /// be something to reap: see [`reaper`](crate::reaper). Can be called again with another interval.
+    /// `USLAB_OPTIONS` (`reap=MS`, or `reap=0` for no thread) takes precedence. May be called before the first
+    /// allocation, and starts nothing.
     pub fn reap_every(&self, interval: Duration) {
         REAP_WANTED.set(u32::try_from(interval.as_millis()).unwrap_or(u32::MAX).max(1));
-        // AcqRel: pairs with the same behind the start.
+        // AcqRel: pairs with the AcqRel at the end of a start: the later one sees the other's stores.
         STARTING.fetch_add(0, AcqRel);
         if let Some(process) = PROCESS.get() {
             process.reap_as_wanted();
@@ -752,9 +773,10 @@ impl Uslab {
     }
 }
 
-// Only where `std`'s locks are a futex. Others are made on the heap when they are first taken: an allocation would not end.
+// Only on systems where `std`'s locks are a futex. Others are allocated on the heap at their first use: an
+// allocation would recurse.
 #[cfg(any(target_os = "linux", target_os = "android", target_os = "freebsd", windows))]
-// SAFETY: memory is of the layout asked for and its owner's alone until it is freed; nothing unwinds.
+// SAFETY: memory is of the requested layout and its owner's alone until it is freed; nothing unwinds.
 unsafe impl core::alloc::GlobalAlloc for Uslab {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
@@ -767,7 +789,7 @@ unsafe impl core::alloc::GlobalAlloc for Uslab {
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         match self.allocate_fast(layout.size(), layout.align()) {
             Some(memory) => {
-                // SAFETY: so many bytes are the caller's from now on.
+                // SAFETY: allocated just now, of that many bytes.
                 unsafe { memory.write_bytes(0, layout.size()) };
                 memory.as_ptr()
             }
@@ -776,12 +798,12 @@ unsafe impl core::alloc::GlobalAlloc for Uslab {
     }
     #[inline]
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY: an allocation is not null; else passed on.
+        // SAFETY: an allocation is not null; the rest is the contract of `GlobalAlloc::dealloc`.
         unsafe { self.free_sized(NonNull::new_unchecked(memory), layout) };
     }
     #[inline]
     unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // SAFETY: as above.
+        // SAFETY: an allocation is not null; the rest is the contract of `GlobalAlloc::realloc`.
         let moved = unsafe { self.reallocate_sized(NonNull::new_unchecked(memory), layout, size) };
         moved.map_or(core::ptr::null_mut(), NonNull::as_ptr)
     }

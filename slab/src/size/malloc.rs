@@ -1,11 +1,11 @@
 //! Memory of any size for programs: four size classes a doubling.
 //!
-//! The kernel's 13 classes ([`kmalloc`](crate::kmalloc)) waste about a quarter of the bytes of requests that are spread
-//! evenly; here a request wastes at most a fifth, an eighth on average, at the price of 44 caches. The class follows from
-//! the size by arithmetic: up to 64 bytes it is the number of words, above it the bit length and the two bits behind the
-//! highest; a table tells it. With a size at
-//! hand ([`free_sized`](Malloc::free_sized)) a free looks at no frame. Above 32 KiB memory is a block of pages, above 4 MiB a
-//! mapping of its own ([`huge`](crate::huge)).
+//! The kernel's 13 classes ([`kmalloc`](crate::kmalloc)) waste about a quarter of the bytes of evenly
+//! distributed requests. Here a request wastes at most a fifth, an eighth on average, at the price of 44
+//! caches. The class follows from the size by arithmetic: up to 64 bytes it is the number of words, above that
+//! the bit length and the two bits after the highest; a table has the results. A free with a size
+//! ([`free_sized`](Malloc::free_sized)) reads no frame. Above 32 KiB memory is a block of pages, above 4 MiB a
+//! separate mapping ([`huge`](crate::huge)).
 
 mod classes;
 mod fast_paths;
@@ -28,7 +28,7 @@ pub(crate) use static_paths::StaticPaths;
 use std::sync::Arc;
 use uslab_buddy::{Gfp, PAGE_SIZE};
 
-/// What a C program may put anywhere: the alignment of its largest type (`alignof(max_align_t)` on 64-bit machines).
+/// Alignment of the largest C type (`alignof(max_align_t)` on 64-bit machines).
 pub const MAX_ALIGN: usize = 16;
 
 /// Memory of any size. See the [module](self).
@@ -52,9 +52,9 @@ pub const MAX_ALIGN: usize = 16;
 pub struct Malloc {
     fast: FastPaths,
     caches: [KmemCache; CLASSES],
-    /// Bytes of an object that are a canary's.
+    /// Bytes of a canary at the end of each object.
     tail: usize,
-    /// Serves what has no bytes, where that is an address of its own.
+    /// Serves empty layouts, if each gets a distinct address.
     nothing: Option<KmemCache>,
     core: Arc<Core>,
 }
@@ -68,16 +68,16 @@ impl Malloc {
     pub(crate) fn on(core: &Arc<Core>) -> Result<Self, CacheError> {
         let mut place = MaybeUninit::uninit();
         Self::make(&mut place, core)?;
-        // SAFETY: made just above.
+        // SAFETY: initialised by `make` above.
         Ok(unsafe { place.assume_init() })
     }
-    /// Makes one in `place`, if the result is no error: see [`FastPaths::make`].
+    /// Creates a malloc in `place`, which is uninitialised after an error: see [`FastPaths::make`].
     pub(crate) fn make(place: &mut MaybeUninit<Self>, core: &Arc<Core>) -> Result<(), CacheError> {
         let harden = core.harden;
         let tail = if harden.canaries { CANARY } else { 0 };
         let cache = |class| {
             let (name, size) = (name_of_class(class), size_of_class(class));
-            // The smallest class has no room for a canary, and serves nobody then.
+            // The smallest class has no room for a canary, and is not used then.
             let size = if size > tail { size - tail } else { size };
             let cache = KmemCache::builder(name, size).align(align_of_class(class));
             let cache = if size_of_class(class) > ORDINARY { cache.max_order(MAX_SLAB) } else { cache };
@@ -96,8 +96,8 @@ impl Malloc {
             KmemCache::builder("malloc-0", MAX_ALIGN).align(MAX_ALIGN).harden(only_addresses).no_access();
         let nothing = harden.zero_size.then(|| nothing.build_on(core)).transpose()?;
         let place = place.as_mut_ptr();
-        // SAFETY: the place is borrowed exclusively; each field is written once, and none is read or dropped. A field of `MaybeUninit` needs
-        // no value.
+        // SAFETY: the place is borrowed exclusively; each field is written once, and none is read or dropped.
+        // A field of `MaybeUninit` needs no value.
         unsafe {
             FastPaths::make(&mut *(&raw mut (*place).fast).cast::<MaybeUninit<_>>(), core, &caches);
             (&raw mut (*place).caches).write(caches);
@@ -113,15 +113,16 @@ impl Malloc {
     /// It lives for ever.
     pub(crate) unsafe fn open(&self, paths: &'static StaticPaths) -> bool {
         let fast = &self.fast;
-        // All are of one table, or their paths would be disabled.
+        // All caches use one table, or their paths would be disabled.
         let can = StaticPaths::serve(fast) && self.caches[0].cache().take_static_words(paths.words());
         if can {
-            // SAFETY: as just found; passed on.
+            // SAFETY: `can` shows that the paths serve it and its table took the words; it lives for ever, by
+            // contract.
             unsafe { paths.open(fast) };
         }
         can
     }
-    /// Its own inlined paths.
+    /// The malloc's own inlined paths.
     pub(crate) fn fast(&self) -> &FastPaths {
         &self.fast
     }
@@ -132,9 +133,9 @@ impl Malloc {
     /// As [`Core::fit_addresses`].
     ///
     /// # Safety
-    /// As there, and it is the only malloc of its subsystem; paths to it are its own and `also`.
+    /// As there, and it is the only malloc of its subsystem; all paths to it are its own and `also`.
     pub(crate) unsafe fn fit_addresses(&self, also: &StaticPaths) {
-        // SAFETY: passed on; nobody asks for the class of a page that is not counted.
+        // SAFETY: by this function's contract; no path reads the class of a page that is not counted.
         unsafe {
             self.core.fit_addresses(|bytes| {
                 self.fast.set_bytes(bytes);
@@ -142,7 +143,7 @@ impl Malloc {
             });
         };
     }
-    /// Whether `memory` lies in a page of the subsystem, as objects and blocks do.
+    /// Returns `true` if `memory` is in a page of the subsystem, as objects and blocks are.
     #[inline(always)]
     pub(crate) fn holds(&self, memory: NonNull<u8>) -> bool {
         self.fast.hold(memory)
@@ -150,38 +151,39 @@ impl Malloc {
 
     /// The cache that serves `layout`: the smallest whose objects hold it at its alignment.
     ///
-    /// That is the class of the size rounded up to the alignment. Between two powers of two classes are a quarter of the
-    /// lower one apart; if the alignment is no more than that, each class is a multiple of it, and if it is more, the rounded
-    /// size is a class itself.
+    /// That is the class of the size rounded up to the alignment. Between two powers of two, classes are a
+    /// quarter of the lower one apart. If the alignment is at most that, each class is a multiple of it; if it
+    /// is more, the rounded size is a class itself.
     #[inline(always)]
     fn cache(&self, layout: Layout) -> Option<&KmemCache> {
         self.caches.get(self.class(layout)?)
     }
     #[inline(always)]
     fn class(&self, layout: Layout) -> Option<usize> {
-        // With a canary; nothing stays nothing. No size is near the end of the numbers.
+        // With a canary; an empty layout stays empty. No size is near the largest number, so the sum cannot
+        // overflow.
         let size = layout.size() + if layout.size() > 0 { self.tail } else { 0 };
         let size = (size + layout.align() - 1) & !(layout.align() - 1);
         // 0 wraps round.
         (size.wrapping_sub(1) < MAX_CLASS).then(|| class_of(size))
     }
 
-    /// Memory for `layout`, its bytes unspecified, or zero with [`Gfp::ZERO`]. An empty layout of an alignment up to 16
-    /// gets [`ZERO_SIZE`].
+    /// Allocates memory for `layout`, its bytes unspecified, or zero with [`Gfp::ZERO`]. An empty layout with
+    /// an alignment of at most 16 gets [`ZERO_SIZE`].
     ///
-    /// Cost: arithmetic and [`KmemCache::alloc`]; above 32 KiB, and for alignments above, an allocation of pages; above 4 MiB
-    /// a system call.
+    /// Cost: arithmetic and [`KmemCache::alloc`]; above 32 KiB, and for alignments above, an allocation of
+    /// pages; above 4 MiB a system call.
     ///
     /// # Errors
-    /// [`AllocError::TooLarge`] for what no process has addresses for, [`AllocError::Refused`] by the system above 4 MiB; else
-    /// as [`KmemCache::alloc`].
+    /// [`AllocError::TooLarge`] if no process has enough addresses, [`AllocError::Refused`] by the system
+    /// above 4 MiB; otherwise as [`KmemCache::alloc`].
     #[inline]
     pub fn alloc(&self, layout: Layout, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
-        // SAFETY: the caches live.
+        // SAFETY: the malloc lives.
         match unsafe { self.fast.alloc(layout.size(), layout.align()) } {
             Some(memory) => {
                 if gfp.contains(Gfp::ZERO) {
-                    // SAFETY: so many bytes are the caller's from now on.
+                    // SAFETY: allocated just now, of that many bytes.
                     unsafe { memory.write_bytes(0, layout.size()) };
                 }
                 Ok(memory)
@@ -189,7 +191,7 @@ impl Malloc {
             None => self.alloc_missed(layout, gfp),
         }
     }
-    /// What the table of sizes does not tell, and what a restartable sequence did not serve.
+    /// Serves layouts that the table of sizes does not have, and misses of the restartable sequences.
     #[cold]
     #[inline(never)]
     pub(crate) fn alloc_missed(&self, layout: Layout, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
@@ -200,11 +202,11 @@ impl Malloc {
             return self.alloc_counted(class, layout, gfp);
         }
         if !profiler.runs()
-            // SAFETY: the caches live.
+            // SAFETY: the malloc lives.
             && let Some(memory) = unsafe { self.fast.alloc_claimed(layout.size(), layout.align()) }
         {
             if gfp.contains(Gfp::ZERO) {
-                // SAFETY: so many bytes are the caller's from now on.
+                // SAFETY: allocated just now, of that many bytes.
                 unsafe { memory.write_bytes(0, layout.size()) };
             }
             return Ok(memory);
@@ -216,7 +218,8 @@ impl Malloc {
                 }
                 let memory = self.caches[class].cache().alloc_missed(gfp, layout.size())?;
                 if self.tail > 0 {
-                    // SAFETY: the object is the caller's from now on, and larger.
+                    // SAFETY: the object was allocated here, for at least `layout.size()` bytes, and no other
+                    // thread has it.
                     unsafe { self.caches[class].cache().resize(memory, layout.size()) };
                 }
                 Ok(memory)
@@ -231,14 +234,15 @@ impl Malloc {
         }
     }
 
-    /// While a profile runs whose samples have memory of their own: so nobody needs to see what becomes of the others.
+    /// Allocates while a profile runs whose samples have separate memory, so that frees of other objects need
+    /// not be observed.
     #[inline]
     fn alloc_counted(&self, class: usize, layout: Layout, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
         let cache = self.caches[class].cache();
         let cpu = || self.core.cpus.current();
         let memory = match self.core.profiler.count(cpu, size_of_class(class), || cache.name()) {
             Some(sample) => sample,
-            // SAFETY: the caches live.
+            // SAFETY: the malloc lives.
             None => match unsafe { self.fast.counted.fast_path(class).alloc() } {
                 Some(object) => object.memory(),
                 None => match self.sample(class, layout) {
@@ -248,32 +252,33 @@ impl Malloc {
             },
         };
         if gfp.contains(Gfp::ZERO) {
-            // SAFETY: so many bytes are the caller's from now on.
+            // SAFETY: allocated just now, of that many bytes.
             unsafe { memory.write_bytes(0, layout.size()) };
         }
         Ok(memory)
     }
 
-    /// One in many allocations has a page of its own: see [`guard`](crate::debug::guard).
+    /// One in many allocations gets a separate page: see [`guard`](crate::debug::guard).
     #[inline]
     fn sample(&self, class: usize, layout: Layout) -> Option<NonNull<u8>> {
         let (guard, profiler) = (&self.core.guard, &self.core.profiler);
-        // While a profile runs that wants to see each operation, each one comes here.
+        // While a profile runs that observes each operation, each allocation takes this path.
         let all = profiler.runs() && !profiler.counts_only();
         let one = || if all { 1 } else { self.caches[class].cache().allocs_of_a_miss() };
         let due = guard.is_on() && guard.is_due(one());
         if due { guard.alloc(layout.size(), layout.align()) } else { None }
     }
 
-    /// Memory for `size` bytes instead of `layout`, at the same alignment, with what fits of the bytes of `layout`; the others
-    /// are unspecified, or zero with [`Gfp::ZERO`]. An empty layout is nothing: one that grows is allocated, and one that
-    /// shrinks to nothing freed.
+    /// Reallocates memory of `layout` to `size` bytes at the same alignment. It keeps the bytes of `layout`
+    /// that fit; the others are unspecified, or zero with [`Gfp::ZERO`]. If `layout` is empty, it allocates;
+    /// if `size` is 0, it frees.
     ///
-    /// Cost: arithmetic where the class stays the same; else an allocation, a copy and a free. Blocks of pages stay where they
-    /// hold `size` bytes without being twice as large; above 4 MiB the system moves pages, not bytes.
+    /// Cost: arithmetic if the class stays the same; otherwise an allocation, a copy and a free. Blocks of
+    /// pages stay in place if they hold `size` bytes without being twice as large; above 4 MiB the system
+    /// moves pages, not bytes.
     ///
     /// # Errors
-    /// As [`alloc`](Self::alloc); the old memory is as it was.
+    /// As [`alloc`](Self::alloc); the old memory is unchanged.
     ///
     /// # Safety
     /// As [`free_sized`](Self::free_sized), after a success.
@@ -288,13 +293,13 @@ impl Malloc {
         let new = Layout::from_size_align(size, layout.align()).map_err(|_| AllocError::TooLarge)?;
         let zero = |memory: NonNull<u8>, from: usize| {
             if gfp.contains(Gfp::ZERO) && size > from {
-                // SAFETY: `size` bytes are the caller's.
+                // SAFETY: the new memory has `size` bytes, and only this caller has it.
                 unsafe { memory.add(from).write_bytes(0, size - from) };
             }
             memory
         };
         match (self.cache(layout), self.cache(new)) {
-            // By its layout it will be freed: so it must be of the class that the layout leads to.
+            // It will be freed by its layout, so it must be of the layout's class.
             (Some(old), Some(new))
                 if core::ptr::eq(old, new)
                     && old.cache().is_zoned()
@@ -306,7 +311,8 @@ impl Malloc {
                 if core::ptr::eq(old, new)
                     && !old.cache().is_zoned()
                     && (self.tail == 0 && self.holds(memory)
-                        // SAFETY: passed on; of one class. A sample has no more than it was allocated for.
+                        // SAFETY: the memory is the caller's, and of one class with the new size. A sample is
+                        // only as large as its allocation.
                         || unsafe { self.core.resize_object(memory, size) }) =>
             {
                 return Ok(zero(memory, layout.size()));
@@ -319,7 +325,8 @@ impl Malloc {
             _ => {}
         }
         let moved = self.alloc(new, gfp - Gfp::ZERO)?;
-        // SAFETY: both are so large, and apart; by contract the old one is with this layout and nobody's any more.
+        // SAFETY: both have that many bytes, and do not overlap; by contract the old memory has this layout
+        // and is not used any more.
         unsafe {
             moved.copy_from_nonoverlapping(memory, layout.size().min(size));
             self.free_sized(memory, layout);
@@ -327,25 +334,26 @@ impl Malloc {
         Ok(zero(moved, layout.size()))
     }
 
-    /// The same where nobody knows the layout: at an alignment of at most 16, with what fits of all
-    /// [usable](Self::usable_size) bytes. It is the same memory where that holds `size` bytes without being twice as large, and
-    /// must be freed by [`free`](Self::free) from now on.
+    /// Reallocates memory whose layout is unknown, at an alignment of at most 16. It keeps as many
+    /// [usable](Self::usable_size) bytes as fit. The memory stays in place if it holds `size` bytes without
+    /// being twice as large. The result must be freed by [`free`](Self::free).
     ///
-    /// Cost: arithmetic and a load of the page's class in place; else as [`realloc_sized`](Self::realloc_sized).
+    /// Cost: arithmetic and a load of the page's class in place; otherwise as
+    /// [`realloc_sized`](Self::realloc_sized).
     ///
     /// # Errors
-    /// As [`alloc`](Self::alloc); the old memory is as it was. [`AllocError::NotAnObject`] for an address that is no object's,
-    /// once its [corruption](crate::corruption) was reported.
+    /// As [`alloc`](Self::alloc); the old memory is unchanged. [`AllocError::NotAnObject`] for an address that
+    /// is no object's, after its [corruption](crate::corruption) was reported.
     ///
     /// # Safety
     /// As [`free`](Self::free), after a success.
     pub unsafe fn realloc(&self, memory: NonNull<u8>, size: usize) -> Result<NonNull<u8>, AllocError> {
-        // SAFETY: by contract.
+        // SAFETY: by contract `memory` is the caller's to free.
         let usable = match unsafe { self.fast.size_of(memory) } {
             Some(size) => size,
             None => {
                 let usable = self.core.size_to_move(memory)?;
-                // SAFETY: passed on.
+                // SAFETY: `memory` is the caller's, by contract, and holds `size` bytes.
                 if fits_in_place(usable, size) && unsafe { self.core.resize_object(memory, size) } {
                     return Ok(memory);
                 }
@@ -361,7 +369,8 @@ impl Malloc {
             return Ok(resized);
         }
         let moved = self.alloc(new, Gfp::KERNEL)?;
-        // SAFETY: both are so large, and apart; by contract the old one is nobody's any more.
+        // SAFETY: both have that many bytes, and do not overlap; by contract the old memory is not used any
+        // more.
         unsafe {
             moved.copy_from_nonoverlapping(memory, usable.min(size));
             self.free(memory);
@@ -369,17 +378,17 @@ impl Malloc {
         Ok(moved)
     }
 
-    /// Takes memory back whose layout is known: no frame is looked at.
+    /// Frees memory of a known layout. Reads no frame.
     ///
     /// Cost: arithmetic and [`KmemCache::free`].
     ///
     /// # Safety
-    /// `memory` came from [`alloc`](Self::alloc) of this malloc with this layout, and nobody uses it any more.
+    /// `memory` came from [`alloc`](Self::alloc) of this malloc with this layout, and is not used any more.
     #[inline]
     pub unsafe fn free_sized(&self, memory: NonNull<u8>, layout: Layout) {
-        // SAFETY: passed on.
+        // SAFETY: the malloc lives; by contract `memory` has this layout, and is the caller's to free.
         if !unsafe { self.fast.free_sized(memory.as_ptr(), layout.size(), layout.align()) } {
-            // SAFETY: passed on.
+            // SAFETY: by contract `memory` has this layout, and is the caller's to free.
             unsafe { self.free_sized_slow(memory, layout) };
         }
     }
@@ -388,7 +397,7 @@ impl Malloc {
     #[cold]
     #[inline(never)]
     pub(crate) unsafe fn free_sized_slow(&self, memory: NonNull<u8>, layout: Layout) {
-        // SAFETY: passed on.
+        // SAFETY: the malloc lives; by contract `memory` is the caller's to free.
         if !self.core.profiler.runs() && unsafe { self.fast.free_claimed(memory.as_ptr()) } {
             return;
         }
@@ -398,23 +407,23 @@ impl Malloc {
         match self.class(layout) {
             // The same layout leads to the same cache, unless it was sampled.
             Some(class) if self.holds(memory) => self.caches[class].cache().free_missed(memory),
-            // SAFETY: passed on.
+            // SAFETY: by contract `memory` is the caller's to free.
             _ => unsafe { self.core.free(memory) },
         }
     }
 
-    /// Takes memory back: the address leads to the page, and that to the class.
+    /// Frees memory: the address leads to the page, and the page to the class.
     ///
-    /// Cost: one load finds the class, of a line that 32 pages share and nobody writes to while objects come and go; then
-    /// [`KmemCache::free`].
+    /// Cost: one load finds the class, in a line that 32 pages share and that allocations and frees do not
+    /// write; then [`KmemCache::free`].
     ///
     /// # Safety
-    /// `memory` came from this subsystem, but from no other malloc of it, and nobody uses it any more.
+    /// `memory` came from this subsystem, but from no other malloc of it, and is not used any more.
     #[inline]
     pub unsafe fn free(&self, memory: NonNull<u8>) {
-        // SAFETY: passed on.
+        // SAFETY: the malloc lives; by contract `memory` is the caller's to free.
         if !unsafe { self.fast.free(memory.as_ptr()) } {
-            // SAFETY: passed on.
+            // SAFETY: by contract `memory` is the caller's to free.
             unsafe { self.free_slow(memory) };
         }
     }
@@ -423,41 +432,41 @@ impl Malloc {
     #[cold]
     #[inline(never)]
     pub(crate) unsafe fn free_slow(&self, memory: NonNull<u8>) {
-        // SAFETY: passed on.
+        // SAFETY: the malloc lives; by contract `memory` is the caller's to free.
         if !self.core.profiler.runs() && unsafe { self.fast.free_claimed(memory.as_ptr()) } {
             return;
         }
-        // SAFETY: passed on.
+        // SAFETY: by contract the memory is the caller's.
         match unsafe { self.fast.class_at(memory.as_ptr()) } {
-            // Its fast path has missed. The cache lives as long as this.
+            // Its fast path has missed. The cache lives as long as this malloc.
             Some(class) => self.caches[class].cache().free_missed(memory),
             None => {
-                // Where addresses are limited, pages get theirs when they are committed.
+                // If addresses are limited, pages get theirs when they are committed.
                 if !self.holds(memory) && self.core.memory.pages.pfn_of(memory.as_ptr()).is_some() {
                     self.core.tell_pages(|bytes| self.fast.set_bytes(bytes));
                 }
-                // SAFETY: passed on.
+                // SAFETY: by contract `memory` is the caller's to free.
                 unsafe { self.core.free(memory) }
             }
         }
     }
 
-    /// Whether memory was allocated, or resized, for this layout, as far as anybody knows; if not, that is reported. What is no
-    /// object is for the free to name.
+    /// Returns `true` if memory was allocated, or resized, for this layout, as far as is known; otherwise
+    /// reports the corruption. If the address is no object, the free reports that.
     #[cold]
     pub(crate) fn has_size(&self, memory: NonNull<u8>, layout: Layout) -> bool {
         let Ok(usable) = self.core.size_of(memory) else { return true };
         let size = layout.size();
         let same_class = self.class(layout).is_some_and(|class| size_of_class(class) == usable + self.tail);
-        // What a realloc leaves where it is has up to twice the bytes; a block has those of its alignment. A mapping has whole pages, or
-        // what a freed one had.
+        // After a realloc in place memory has up to twice the bytes; a block has the bytes of its alignment. A
+        // mapping has whole pages, or the pages of a freed mapping that it reuses.
         let fits = |size| fits_in_place(usable, size);
         let close =
             || fits(size) || fits(size.max(layout.align())) || size.next_multiple_of(PAGE_SIZE) == usable;
         // A block of pages has no canary.
         let right = match self.core.cache_at(memory).filter(|_| self.tail > 0) {
-            // C++ libraries round the size of an aligned `new` up, and not that of its `delete`. A canary that is gone is for the free to
-            // name.
+            // C++ libraries round the size of an aligned `new` up, and not the size of its `delete`. An
+            // overwritten canary is for the free to report.
             Some(cache) => {
                 let rounded = if layout.align() > MAX_ALIGN {
                     size.max(1).next_multiple_of(layout.align())
@@ -474,13 +483,13 @@ impl Malloc {
         right
     }
 
-    /// Bytes that may be used at `memory`, at least what was asked for. What is no object is
-    /// [corruption](crate::corruption), and 0.
+    /// Usable bytes at `memory`, at least the requested size. If the address is no object, it reports
+    /// [corruption](crate::corruption) and returns 0.
     ///
     /// # Safety
-    /// `memory` came from this subsystem, but from no other malloc of it, and is not freed meanwhile.
+    /// `memory` came from this subsystem, but from no other malloc of it, and is not freed during the call.
     pub unsafe fn usable_size(&self, memory: NonNull<u8>) -> usize {
-        // SAFETY: by contract.
+        // SAFETY: by contract `memory` is not freed during the call.
         unsafe { self.fast.size_of(memory) }.unwrap_or_else(|| self.core.usable_size(memory))
     }
 }
@@ -491,7 +500,7 @@ mod tests {
     use crate::Config;
     use crate::Subsystem;
 
-    /// Its `delete` has the size that the program says.
+    /// Its `delete` has the size that the program requested.
     #[test]
     fn an_aligned_new_that_is_tried_again_may_ask_for_a_multiple_of_its_alignment() {
         let harden = crate::Harden { canaries: true, ..crate::Harden::OFF };
@@ -514,7 +523,7 @@ mod tests {
                 let layout = Layout::from_size_align(size, align).unwrap();
                 let memory = malloc.alloc(layout, Gfp::KERNEL).unwrap();
                 assert!(memory.addr().get().is_multiple_of(align), "{layout:?}");
-                // SAFETY: so many bytes are ours.
+                // SAFETY: the memory was allocated just now with `size` bytes.
                 unsafe { memory.write_bytes(held.len() as u8, size) };
                 held.push((memory, layout));
             }
@@ -543,7 +552,7 @@ mod tests {
             let layout = Layout::from_size_align(layout.0, layout.1).unwrap();
             assert_eq!(malloc.alloc(layout, Gfp::KERNEL), Err(AllocError::TooLarge));
         }
-        // Addresses that there are, but not for one process.
+        // A size for which no process has addresses.
         let bytes = (1 << 47) - 1;
         let layout = Layout::from_size_align(bytes, 8).unwrap();
         assert_eq!(malloc.alloc(layout, Gfp::KERNEL), Err(AllocError::Refused { bytes }));

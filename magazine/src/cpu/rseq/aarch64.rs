@@ -1,41 +1,48 @@
-//! The sections for aarch64, and where each thread's `struct rseq` lies.
+//! The sections for aarch64, and the location of each thread's `struct rseq`.
 //!
 //! # Order
 //!
-//! A store of x86-64 is a Release and a load an Acquire, for nothing; here neither is. Of what the portable bodies ask for
-//! ([`region`](crate::region)), and a drain beside them, this needs something:
+//! On x86-64 every store is a Release and every load an Acquire, at no cost; on aarch64 neither is. Of the
+//! orderings that the portable bodies request ([`region`](crate::region)), and that a concurrent drain needs,
+//! these matter here:
 //!
-//! * *The word*, Acquire there: pairs with the Release in `Table::put_back`, by which an operation that finds its region again
-//!   sees what the drain did to it. All that a section reads or writes of a region it reaches by an address worked out from the
-//!   word, and an address dependency orders these accesses behind the load. So it is a plain one.
-//! * *The limit*, Acquire: pairs with the Release in `Region::open`. A drain gives rounds away where they lie, beside the
-//!   operations of the CPU, and then lets the stack be opened; the rounds that are pushed next lie where it has read. `ldar`.
-//! * *Committed*, Acquire: pairs with the Release in `Region::set_committed`, before which the memory was made writable. `ldar`.
-//!   (For both the branch behind the load would do, which orders the stores behind it. They are read by a batch that widens,
-//!   and nowhere else.)
-//! * *The commit*, Relaxed: it is plain, and may be seen before the rounds that it publishes. To the operations of this CPU it
-//!   is not: they follow in program order, and a context switch between threads is a full barrier. A drain reads rounds
-//!   behind its `membarrier`, which is a full barrier on each CPU that a thread of this process runs on, behind the sections
-//!   that have committed there and before the drain goes on. Whoever else reads a head reads nothing but the number.
-//! * *A drain's first step*, Relaxed: the same barrier shows the empty region to every section that begins behind it.
+//! * *The word*, Acquire there: pairs with the Release in `Table::put_back`, by which an operation that finds
+//!   its region again sees what the drain did to it. A section reaches all that it reads or writes of a region
+//!   by an address computed from the word, and an address dependency orders these accesses behind the load. So
+//!   a plain load suffices.
+//! * *The limit*, Acquire: pairs with the Release in `Region::open`. A drain gives rounds away in place, while
+//!   operations of the CPU run, and then allows the stack to be opened; the rounds that are pushed next
+//!   overwrite places that it has read. `ldar`.
+//! * *Committed*, Acquire: pairs with the Release in `Region::set_committed`, before which the memory was made
+//!   writable. `ldar`. (For both, the branch after the load would suffice, because it orders the stores after
+//!   it. Only a batch that widens reads them.)
+//! * *The commit*, Relaxed: it is plain, and may become visible before the rounds that it publishes. For
+//!   operations of this CPU that does not matter: they follow in program order, and a context switch between
+//!   threads is a full barrier. A drain reads rounds after its `membarrier`, which is a full barrier on each
+//!   CPU that runs a thread of this process: after the sections that have committed there, and before the
+//!   drain continues. All other readers of a head use only the number.
+//! * *A drain's first step*, Relaxed: the same barrier shows the empty region to every section that begins
+//!   after it.
 //! * *The descriptor's address* is read by the kernel on this CPU, in this thread: program order.
 //!
-//! Atomics stand outside of sections, and are Rust's: it uses the instructions of LSE where the processor has them, as found
-//! out when the program starts. The count of aborts, out of line, is a loop of `ldxr` and `stxr`, which every processor has.
+//! Atomics are outside of sections, and are Rust's: with LSE instructions on processors that have them,
+//! detected at program start. The count of aborts, out of line, is a loop of `ldxr` and `stxr`, which every
+//! processor has.
 //!
 //! # Registers
 //!
-//! From the abort address back the linker may have to put a veneer between, in a program of more than 128 MiB. It writes
-//! `x16` and `x17`: so these two hold nothing that a restart reads.
+//! In a program of more than 128 MiB the linker may insert a veneer on the branch back from the abort address.
+//! It writes `x16` and `x17`, so these two hold nothing that a restart reads.
 
 use super::{ABORTS, COMMITTED, CPU_ID, PcpuPtr, RSEQ_CS, descriptor};
 use crate::region::{CAP, Class, LEN, LIMIT, NULL, OP, ROUND};
 use core::arch::asm;
 use core::ptr::NonNull;
 
-/// `__rseq_offset`, `__rseq_size` and `__libc_single_threaded` of the libc; null where it has none.
+/// `__rseq_offset`, `__rseq_size` and `__libc_single_threaded` of the libc; null for those that it lacks.
 ///
-/// The symbols are referenced weakly and through the GOT, so that the program also starts on a libc without them.
+/// The symbols are referenced weakly and through the GOT, so that the program also starts on a libc without
+/// them.
 pub(super) fn symbols() -> (*const isize, *const u32, *const u8) {
     let (offset, size, alone);
     // SAFETY: loads three addresses from the GOT; an undefined weak symbol's is null.
@@ -74,7 +81,7 @@ pub(super) fn scratch() -> isize {
     offset
 }
 
-/// What areas lie relative to.
+/// The address that areas are relative to.
 pub(super) fn thread_pointer() -> *mut u8 {
     let here;
     // SAFETY: reads a register.
@@ -82,11 +89,11 @@ pub(super) fn thread_pointer() -> *mut u8 {
     here
 }
 
-/// The CPU that this thread runs on, as its `struct rseq` at `area` says.
+/// The CPU that this thread runs on, according to its `struct rseq` at `area`.
 #[inline]
 pub(super) fn cpu_id_at(area: isize) -> u32 {
     let cpu: u32;
-    // SAFETY: `area` is the `struct rseq` of every thread, the libc's or ours, registered or not.
+    // SAFETY: `area` is the `struct rseq` of every thread, the libc's or this module's, registered or not.
     unsafe {
         asm!("mrs {at}, tpidr_el0", "add {at}, {at}, {area}", "ldr {cpu:w}, [{at}, {cpu_id}]",
             at = out(reg) _, cpu = out(reg) cpu, area = in(reg) area,
@@ -95,9 +102,9 @@ pub(super) fn cpu_id_at(area: isize) -> u32 {
     cpu
 }
 
-/// The common part of the sections. `66` the descriptor, `4` the abort address, `5` (re)start, `2` start of the
-/// section; the body ends with the commit and `3:`. On entry to the body `x16` is the address of the class's head on this
-/// CPU, and `w` that head. `x17` is free.
+/// The common part of the sections. `66` is the descriptor, `4` the abort address, `5` the (re)start, `2` the
+/// start of the section; the body ends with the commit and `3:`. On entry to the body `x16` is the address of
+/// the class's head on this CPU, and `w` that head. `x17` is free.
 macro_rules! section { ([$($body:tt)*] [$($operands:tt)*]) => {
     asm!(
         descriptor!(),
@@ -121,7 +128,7 @@ macro_rules! section { ([$($body:tt)*] [$($operands:tt)*]) => {
         "ldr x16, [{words}, w16, sxtw 3]",
         "add x16, x16, {stack}",
         "ldr {w}, [x16]",                                  // len:16 | ops:48
-        // Controls of the fence: long enough that a drain comes between the look and the commit.
+        // Controls of the fence: a delay, so that a drain runs between the load and the commit.
         #[cfg(any(uslab_control = "wide", uslab_control = "nobarrier", uslab_control = "onefence"))]
         "mov w17, 10000",
         #[cfg(any(uslab_control = "wide", uslab_control = "nobarrier", uslab_control = "onefence"))]
@@ -131,7 +138,7 @@ macro_rules! section { ([$($body:tt)*] [$($operands:tt)*]) => {
         #[cfg(any(uslab_control = "wide", uslab_control = "nobarrier", uslab_control = "onefence"))]
         "b.ne 7b",
         $($body)*
-        // Names what a control leaves unused.
+        // Names the operands that a control leaves unused.
         "// {rseq_cs}",
         aborts = sym ABORTS,
         rseq_cs = const RSEQ_CS,
@@ -144,7 +151,7 @@ macro_rules! section { ([$($body:tt)*] [$($operands:tt)*]) => {
 } }
 
 impl PcpuPtr {
-    /// The newest round of the class on this CPU; `None` if there is none, or this thread has no CPU.
+    /// Pops the newest round of the class on this CPU; `None` if there is none, or this thread has no CPU.
     #[inline(always)]
     pub(crate) fn pop(&self, class: Class) -> Option<NonNull<u8>> {
         let round: *mut u8;
@@ -176,11 +183,13 @@ impl PcpuPtr {
         NonNull::new(round)
     }
 
-    /// Puts a round on the class's stack on this CPU; `false` if no place may be used, it is on top already, or this thread has no
-    /// CPU. After the section it prefetches the round's line to write, or the head's line if the stack is quiet.
+    /// Pushes a round on the class's stack on this CPU; `false` if no place is usable, the round is already on
+    /// top, or this thread has no CPU. After the section it prefetches the round's line to write, or the
+    /// head's line if the stack is quiet.
     #[inline(always)]
     pub(crate) fn push(&self, class: Class, round: NonNull<u8>) -> bool {
-        // SAFETY: as in `pop`. The round is stored above the length, in a place that `cap` allows: nobody reads there
+        // SAFETY: each word leads to a region with a stack of the class, where only sections of its CPU
+        // store. The round is stored above the length, in a place that `cap` allows: no operation reads there
         // before the length moves. The empty region's caps are 0.
         unsafe {
             section!([
@@ -212,11 +221,12 @@ impl PcpuPtr {
         true
     }
 
-    /// As [`Region::push_batch`](crate::region::Region::push_batch) on this CPU's region; of one round at least.
+    /// As [`Region::push_batch`](crate::region::Region::push_batch) on this CPU's region. At least one round.
     #[inline(never)]
     pub(super) fn push_batch(&self, class: Class, rounds: &[NonNull<u8>]) -> bool {
-        // SAFETY: as in `push`; the new `cap` is within the class's room, which its limit is at most, and within what of the
-        // region is committed, which is nothing in the empty one.
+        // SAFETY: each word leads to a region with a stack of the class. Rounds are stored above its length,
+        // up to the new `cap`, which is within the class's limit, hence its room, and the committed part of
+        // the region, of which the empty region has no byte.
         unsafe {
             section!([
                 "and x17, {w}, {len}",
@@ -273,10 +283,11 @@ impl PcpuPtr {
         true
     }
 
-    /// As [`Region::pop_batch`](crate::region::Region::pop_batch) on this CPU's region; of one round at least.
+    /// As [`Region::pop_batch`](crate::region::Region::pop_batch) on this CPU's region. At least one round.
     #[inline(never)]
     pub(super) fn pop_batch(&self, class: Class, count: u32, into: *mut NonNull<u8>) -> bool {
-        // SAFETY: as in `pop`; `into` has room for so many, and is nobody else's.
+        // SAFETY: each word leads to a region with a stack of the class, which pops if it has `count` rounds;
+        // `into` has room for them, and no other thread uses it.
         unsafe {
             section!([
                 "and x17, {w}, {len}",

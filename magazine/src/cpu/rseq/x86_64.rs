@@ -1,15 +1,14 @@
-//! The sections for x86-64, and where each thread's `struct rseq` lies.
-//!
-//! What they must keep to stands in [`rseq`](super).
+//! The sections for x86-64, and the location of each thread's `struct rseq`. [`rseq`](super) has their rules.
 
 use super::{ABORTS, COMMITTED, CPU_ID, PcpuPtr, RSEQ_CS, descriptor};
 use crate::region::{CAP, Class, LIMIT, NULL, OP, ROUND};
 use core::arch::asm;
 use core::ptr::NonNull;
 
-/// `__rseq_offset`, `__rseq_size` and `__libc_single_threaded` of the libc; null where it has none.
+/// `__rseq_offset`, `__rseq_size` and `__libc_single_threaded` of the libc; null for those that it lacks.
 ///
-/// The symbols are referenced weakly and through the GOT, so that the program also starts on a libc without them.
+/// The symbols are referenced weakly and through the GOT, so that the program also starts on a libc without
+/// them.
 pub(super) fn symbols() -> (*const isize, *const u32, *const u8) {
     let (offset, size, alone);
     // SAFETY: loads three addresses from the GOT; an undefined weak symbol's is null.
@@ -41,7 +40,7 @@ pub(super) fn scratch() -> isize {
     offset
 }
 
-/// What areas lie relative to.
+/// The address that areas are relative to.
 pub(super) fn thread_pointer() -> *mut u8 {
     let here;
     // SAFETY: the thread pointer's first word is itself.
@@ -51,11 +50,11 @@ pub(super) fn thread_pointer() -> *mut u8 {
     here
 }
 
-/// The CPU that this thread runs on, as its `struct rseq` at `area` says.
+/// The CPU that this thread runs on, according to its `struct rseq` at `area`.
 #[inline]
 pub(super) fn cpu_id_at(area: isize) -> u32 {
     let cpu: u32;
-    // SAFETY: `area` is the `struct rseq` of every thread, the libc's or ours, registered or not.
+    // SAFETY: `area` is the `struct rseq` of every thread, the libc's or this module's, registered or not.
     unsafe {
         asm!("mov {cpu:e}, dword ptr fs:[{area} + {at}]", cpu = out(reg) cpu, area = in(reg) area,
             at = const CPU_ID, options(nostack, readonly, preserves_flags));
@@ -63,9 +62,9 @@ pub(super) fn cpu_id_at(area: isize) -> u32 {
     cpu
 }
 
-/// The common part of the sections. `66` the descriptor, `4` the abort address, `5` (re)start, `2` start of the
-/// section; the body ends with the commit and `3:`. On entry to the body `t` is the address of the class's head on this CPU,
-/// `w` that head, and `n` its length.
+/// The common part of the sections. `66` is the descriptor, `4` the abort address, `5` the (re)start, `2` the
+/// start of the section; the body ends with the commit and `3:`. On entry to the body `t` is the address of
+/// the class's head on this CPU, `w` that head, and `n` its length.
 macro_rules! section { ([$($body:tt)*] [$($operands:tt)*]) => {
     asm!(
         descriptor!(),
@@ -82,7 +81,7 @@ macro_rules! section { ([$($body:tt)*] [$($operands:tt)*]) => {
         "mov {t}, qword ptr [{words} + {t}*8]",
         "add {t}, {stack}",
         "mov {w}, qword ptr [{t}]",                        // len:16 | ops:48
-        // Controls of the fence: long enough that a drain comes between the look and the commit.
+        // Controls of the fence: a delay, so that a drain runs between the load and the commit.
         #[cfg(any(uslab_control = "wide", uslab_control = "nobarrier", uslab_control = "onefence"))]
         "mov {n:e}, 100",
         #[cfg(any(uslab_control = "wide", uslab_control = "nobarrier", uslab_control = "onefence"))]
@@ -93,7 +92,7 @@ macro_rules! section { ([$($body:tt)*] [$($operands:tt)*]) => {
         "jnz 7b",
         "movzx {n:e}, {w:x}",
         $($body)*
-        // Names what a control leaves unused.
+        // Names the operands that a control leaves unused.
         "# {rseq_cs}",
         aborts = sym ABORTS,
         rseq_cs = const RSEQ_CS,
@@ -106,7 +105,7 @@ macro_rules! section { ([$($body:tt)*] [$($operands:tt)*]) => {
 } }
 
 impl PcpuPtr {
-    /// The newest round of the class on this CPU; `None` if there is none, or this thread has no CPU.
+    /// Pops the newest round of the class on this CPU; `None` if there is none, or this thread has no CPU.
     #[inline(always)]
     pub(crate) fn pop(&self, class: Class) -> Option<NonNull<u8>> {
         let round: *mut u8;
@@ -138,12 +137,13 @@ impl PcpuPtr {
         NonNull::new(round)
     }
 
-    /// Puts a round on the class's stack on this CPU; `false` if no place may be used, it is on top already, or this thread has no
-    /// CPU. After the section it prefetches the round's line to write, or the head's line if the stack is quiet: by a conditional move,
-    /// because a branch would be mispredicted.
+    /// Pushes a round on the class's stack on this CPU; `false` if no place is usable, the round is already on
+    /// top, or this thread has no CPU. After the section it prefetches the round's line to write, or the
+    /// head's line if the stack is quiet: by a conditional move, because a branch would be mispredicted.
     #[inline(always)]
     pub(crate) fn push(&self, class: Class, round: NonNull<u8>) -> bool {
-        // SAFETY: as in `pop`. The round is stored above the length, in a place that `cap` allows: nobody reads there
+        // SAFETY: each word leads to a region with a stack of the class, where only sections of its CPU
+        // store. The round is stored above the length, in a place that `cap` allows: no operation reads there
         // before the length moves. The empty region's caps are 0. A prefetch is a hint, of any address.
         unsafe {
             section!([
@@ -172,11 +172,12 @@ impl PcpuPtr {
         true
     }
 
-    /// As [`Region::push_batch`](crate::region::Region::push_batch) on this CPU's region; of one round at least.
+    /// As [`Region::push_batch`](crate::region::Region::push_batch) on this CPU's region. At least one round.
     #[inline(never)]
     pub(super) fn push_batch(&self, class: Class, rounds: &[NonNull<u8>]) -> bool {
-        // SAFETY: as in `push`; the new `cap` is within the class's room, which its limit is at most, and within what of the
-        // region is committed, which is nothing in the empty one.
+        // SAFETY: each word leads to a region with a stack of the class. Rounds are stored above its length,
+        // up to the new `cap`, which is within the class's limit, hence its room, and the committed part of
+        // the region, of which the empty region has no byte.
         unsafe {
             section!([
                 "lea {x}, [{n} + {count}]",                       // the places that it takes
@@ -227,10 +228,11 @@ impl PcpuPtr {
         true
     }
 
-    /// As [`Region::pop_batch`](crate::region::Region::pop_batch) on this CPU's region; of one round at least.
+    /// As [`Region::pop_batch`](crate::region::Region::pop_batch) on this CPU's region. At least one round.
     #[inline(never)]
     pub(super) fn pop_batch(&self, class: Class, count: u32, into: *mut NonNull<u8>) -> bool {
-        // SAFETY: as in `pop`; `into` has room for so many, and is nobody else's.
+        // SAFETY: each word leads to a region with a stack of the class, which pops if it has `count` rounds;
+        // `into` has room for them, and no other thread uses it.
         unsafe {
             section!([
                 "sub {n}, {count}",

@@ -1,18 +1,18 @@
-//! Size classes: four a doubling, and how a size comes to its own.
+//! Size classes: four a doubling, and the class of a size.
 
 use crate::debug::profile::PLACE;
 
-/// Classes up to 64 bytes, one for each word.
+/// Number of classes up to 64 bytes, one for each word.
 const SMALL: usize = 8;
-/// The largest object of a class, in bytes; above are blocks of pages.
+/// The largest object of a class, in bytes. Larger requests get blocks of pages.
 pub const MAX_CLASS: usize = 32 << 10;
-/// How many classes there are.
+/// Number of classes.
 pub(super) const CLASSES: usize = SMALL + 4 * 9;
 /// A sample of a profile holds any object.
 const _: () = assert!(MAX_CLASS <= PLACE);
 /// The order of the largest slabs. Linux's 3 would hold one or two of the largest objects, and waste up to a third.
 pub(super) const MAX_SLAB: u8 = 5;
-/// Objects up to so many bytes lie in slabs as the subsystem's rule has them.
+/// Objects up to this many bytes are in slabs of the subsystem's usual rule.
 pub(super) const ORDINARY: usize = 8 << 10;
 
 /// The smallest class that holds `size` bytes, 1 to [`MAX_CLASS`].
@@ -35,7 +35,8 @@ pub(super) const fn size_of_class(class: usize) -> usize {
     (5 + step) << (doubling + 4)
 }
 
-/// The name of a class's cache: `malloc-64`. Formatted by hand, because each start of a program comes here for each class.
+/// The name of a class's cache: `malloc-64`. Formatted by hand, because each start of a program runs this for
+/// each class.
 pub(super) fn name_of_class(class: usize) -> String {
     let size = size_of_class(class);
     let mut name = String::with_capacity("malloc-0".len() + size.ilog10() as usize);
@@ -51,8 +52,8 @@ pub(super) const fn align_of_class(class: usize) -> usize {
 
 /// Numbers of words that have a class.
 pub(super) const WORDS: usize = MAX_CLASS / 8;
-/// The class of each number of words, less one: a table and no arithmetic, because sizes vary and a branch on them is
-/// mispredicted.
+/// The class of each number of words, less one. A table, not arithmetic, because sizes vary and a branch on
+/// them is mispredicted.
 pub(super) const BY_WORDS: [u8; WORDS] = {
     let mut table = [0; WORDS];
     let mut word = 0;
@@ -63,7 +64,8 @@ pub(super) const BY_WORDS: [u8; WORDS] = {
     table
 };
 
-/// The number of words, less one, of a size at an alignment, which is a power of two; far beyond [`WORDS`] for nothing.
+/// The number of words, less one, of a size at an alignment, which is a power of two; far beyond [`WORDS`] for
+/// size 0.
 #[inline(always)]
 pub(super) fn word_of(size: usize, align: usize) -> usize {
     // The last byte of a size that is rounded up to the alignment.
@@ -111,7 +113,7 @@ mod tests {
         let worst = (65..=MAX_CLASS).map(|size| 1.0 - size as f64 / size_of_class(class_of(size)) as f64);
         assert!(worst.clone().all(|w| w < 0.2), "{:?}", worst.max_by(f64::total_cmp));
         let mean = |class: &dyn Fn(usize) -> usize| {
-            // Where the kernel has classes.
+            // In the range of the kernel's classes.
             (1..=ORDINARY).map(|size| (class(size) - size) as f64 / class(size) as f64).sum::<f64>()
                 / ORDINARY as f64
         };

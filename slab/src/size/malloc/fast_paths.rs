@@ -1,7 +1,8 @@
-//! What the inlined paths of a malloc read: by size, by address, and nothing that anybody writes to while objects come and go.
+//! Data of a malloc's inlined paths: by size, and by address. Allocations and frees write none of it.
 //!
-//! What these paths cost is the loads and stores that they make. So a size leads to its fast path in one load, by a table of
-//! 16 KiB of which a program touches the lines of its sizes. The process's malloc has [the same in statics](super::static_paths).
+//! The cost of these paths is their loads and stores. So a size leads to its fast path in one load, by a table
+//! of 16 KiB of which a program touches the lines of its sizes. The process's malloc has [the same in
+//! statics](super::static_paths).
 
 use super::classes::{BY_WORDS, CLASSES, WORDS, size_of_class, word_of};
 use crate::cache::Object;
@@ -27,27 +28,28 @@ const BYTES: [u32; CLASSES] = {
     table
 };
 
-/// Where the objects of a class begin in its slabs.
+/// Recognises the objects of a class by their offsets in its slabs.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Stride {
-    /// What an offset has within its slab. Slabs lie at multiples of their size.
+    /// The bits of an offset within its slab. Slabs are at multiples of their size.
     mask: u32,
-    /// Tells multiples of the stride from other offsets, as [`Cache::begins_object`](crate::cache::Cache::begins_object).
+    /// Factor that recognises multiples of the stride, as
+    /// [`Cache::begins_object`](crate::cache::Cache::begins_object).
     multiples: u32,
 }
 
 impl Stride {
-    /// Bytes that a slab has at most: `offset * ceil(2^32 / stride)` modulo `2^32` tells multiples of up to 2^15 for offsets
-    /// below 2^17.
+    /// The most bytes of a slab: `offset * ceil(2^32 / stride)` modulo `2^32` recognises multiples of up to
+    /// 2^15 for offsets below 2^17.
     const MOST: usize = 1 << 17;
 
-    /// Of objects that lie `stride` bytes apart in slabs of `slab` bytes, a power of two; `None` for larger slabs, whose objects
-    /// are found by their frames.
+    /// For objects `stride` bytes apart in slabs of `slab` bytes, a power of two; `None` for larger slabs,
+    /// whose objects are found by their frames.
     fn new(stride: usize, slab: usize) -> Option<Self> {
         (slab <= Self::MOST)
             .then(|| Self { mask: (slab - 1) as u32, multiples: u32::MAX / stride as u32 + 1 })
     }
-    /// Both in one word.
+    /// Both fields in one word.
     pub(super) fn to_bits(self) -> u64 {
         u64::from(self.multiples) << 32 | u64::from(self.mask)
     }
@@ -55,7 +57,7 @@ impl Stride {
     pub(super) fn from_bits(bits: u64) -> Self {
         Self { mask: bits as u32, multiples: (bits >> 32) as u32 }
     }
-    /// Whether an object begins so many bytes behind the first page. Never of the default.
+    /// Returns `true` if an object begins `offset` bytes behind the start of the pages. Never for the default.
     #[inline(always)]
     pub(super) fn begins_object(self, offset: usize) -> bool {
         (offset as u32 & self.mask).wrapping_mul(self.multiples) < self.multiples
@@ -66,37 +68,37 @@ impl Stride {
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct FastPaths {
-    /// Where the pages begin, and how many bytes they have.
+    /// Address of the first page.
     base: usize,
     bytes: AtomicUsize,
     /// By page; see [`PageClasses`](crate::memory::page_classes::PageClasses).
     page_classes: NonNull<PageClass>,
-    /// The caches' inlined paths of frees; closed where objects are checked.
+    /// The caches' inlined paths of frees; disabled if objects are checked.
     pub(super) frees: FastPathTable<Object, StackMemory, CLASSES>,
-    /// What serves allocations while a profile counts them; disabled where each object is seen anyway. And that profile.
+    /// Paths of allocations while a profile counts them; disabled if every object is observed anyway.
     pub(super) counted: FastPathTable<Object, StackMemory, CLASSES>,
     profiler: NonNull<Profiler>,
-    /// By what is known of a page: none first, then the classes.
+    /// Indexed by what is known of a page: first nothing, then the classes.
     pub(super) strides: [Stride; CLASSES + 1],
-    /// Those of allocations, by words, less one.
+    /// Paths of allocations, by number of words, less one.
     pub(super) by_words: FastPathTable<Object, StackMemory, WORDS>,
 }
 
-// SAFETY: addresses of what any thread may use.
+// SAFETY: it holds addresses of data that any thread may use.
 unsafe impl Send for FastPaths {}
-// SAFETY: as above.
+// SAFETY: it holds addresses of data that any thread may use.
 unsafe impl Sync for FastPaths {}
 
 impl FastPaths {
-    /// Makes those to the caches of a malloc in `place`: they are 16 KiB, too much to be moved. The caches live as long as anybody comes
-    /// here.
+    /// Creates the paths of a malloc's caches in `place`: 16 KiB is too much to move. The caches outlive the
+    /// paths' use.
     pub(super) fn make(place: &mut MaybeUninit<Self>, core: &Core, caches: &[KmemCache; CLASSES]) {
         let pages = &core.memory.pages;
         let mut strides = [Stride::default(); CLASSES + 1];
         for (stride, cache) in strides[1..].iter_mut().zip(caches) {
             let geometry = cache.geometry();
             let slab = geometry.order().bytes();
-            // A size is asked of the object, which may have a canary, or be free, or lies among red zones.
+            // If not `plain`, the object's state decides: it may have a canary, be free, or be among red zones.
             let plain = geometry.lead() == 0 && !core.harden.is_on();
             let known = Stride::new(geometry.stride(), slab).filter(|_| plain);
             *stride = known.unwrap_or_default();
@@ -104,8 +106,8 @@ impl FastPaths {
         let [allocs, frees, counted] = [0, 1, 2]
             .map(|i| FastPathTable::of(caches.each_ref().map(|cache| cache.cache().fast_paths()[i])));
         let place = place.as_mut_ptr();
-        // SAFETY: the place is borrowed exclusively; each field is written once, and none is read or dropped. A field of `MaybeUninit` needs
-        // no value.
+        // SAFETY: the place is borrowed exclusively; each field is written once, and none is read or dropped.
+        // A field of `MaybeUninit` needs no value.
         unsafe {
             (&raw mut (*place).base).write(pages.address(Pfn::new(0)).addr().get());
             let bytes = pages.frames().len() as usize * PAGE_SIZE;
@@ -119,37 +121,38 @@ impl FastPaths {
             allocs.spread(|class| size_of_class(class) / 8, &mut *by_words);
         }
     }
-    /// The pages have so many bytes now.
+    /// Sets the bytes of the pages.
     pub(super) fn set_bytes(&self, bytes: usize) {
-        // Relaxed: a number.
+        // Relaxed: only a number.
         self.bytes.store(bytes, Relaxed);
     }
-    /// Where the pages begin, how many bytes they have, and the classes of the pages.
+    /// The address of the first page, the bytes of the pages, and their classes.
     pub(super) fn pages(&self) -> (usize, usize, NonNull<PageClass>) {
-        // Relaxed: as above.
+        // Relaxed: only a number.
         (self.base, self.bytes.load(Relaxed), self.page_classes)
     }
 
-    /// The fast path of allocations of a size at an alignment; `None` for nothing, and beyond
+    /// The fast path of allocations of a size at an alignment; `None` for size 0, and beyond
     /// [`MAX_CLASS`](super::MAX_CLASS).
     #[inline(always)]
     fn fast_path_for(&self, size: usize, align: usize) -> Option<FastPath<Object, StackMemory>> {
         let word = word_of(size, align);
-        // SAFETY: it has so many entries.
+        // SAFETY: `by_words` has `WORDS` entries.
         (word < WORDS).then(|| unsafe { self.by_words.fast_path(word) })
     }
-    /// An object for a size at an alignment; `None` if this did nothing.
+    /// Allocates an object for a size at an alignment; `None` if this did nothing.
     ///
     /// # Safety
     /// The malloc lives.
     #[inline(always)]
     pub(crate) unsafe fn alloc(&self, size: usize, align: usize) -> Option<NonNull<u8>> {
-        // SAFETY: passed on.
+        // SAFETY: by contract the malloc lives.
         self.fast_path_for(size, align)
             .and_then(|fast_path| unsafe { fast_path.alloc_fast() })
             .map(Object::memory)
     }
-    /// The same while a profile runs that sees allocations only: `None`, too, if none does, or this one is a sample.
+    /// As `alloc`, while a profile runs that observes only allocations. Also `None` if none runs, or for a
+    /// sample.
     ///
     /// # Safety
     /// As [`alloc`](Self::alloc).
@@ -161,19 +164,20 @@ impl FastPaths {
         if word >= WORDS || !profiler.counts_only() {
             return None;
         }
-        // SAFETY: it has so many entries.
+        // SAFETY: the table has `WORDS` entries.
         let fast_path = unsafe { self.by_words.fast_path_as(&self.counted, word) };
         let bytes = BYTES[usize::from(BY_WORDS[word])];
-        // SAFETY: passed on.
+        // SAFETY: by contract the malloc lives.
         profiler
             .countdown(fast_path.cpu())
             .spend(bytes.into(), || unsafe { fast_path.alloc_fast() })
             .map(Object::memory)
     }
-    /// Takes memory back that was allocated so; `false` if this did nothing, as with memory that lies in no page.
+    /// Frees memory that was allocated for this size and alignment; `false` if this did nothing, as for memory
+    /// outside the pages.
     ///
     /// # Safety
-    /// As [`alloc`](Self::alloc); and nobody uses the memory any more.
+    /// As [`alloc`](Self::alloc); and the memory is not used any more.
     #[inline(always)]
     #[must_use]
     pub(crate) unsafe fn free_sized(&self, memory: *mut u8, size: usize, align: usize) -> bool {
@@ -181,96 +185,98 @@ impl FastPaths {
         if word >= WORDS || self.offset(memory).is_none() {
             return false;
         }
-        // SAFETY: passed on; the same size leads to the same layer, and null lies in no page.
+        // SAFETY: by contract the malloc lives; the same size leads to the same layer, and null is in no
+        // page.
         unsafe {
             let fast_path = self.by_words.fast_path_as(&self.frees, word);
             fast_path.free_fast(Object::new(NonNull::new_unchecked(memory)))
         }
     }
-    /// The same by the address alone, or null.
+    /// Frees memory by the address alone, which may be null; `false` if this did nothing.
     ///
     /// # Safety
     /// As [`free_sized`](Self::free_sized).
     #[inline(always)]
     #[must_use]
     pub(crate) unsafe fn free(&self, memory: *mut u8) -> bool {
-        // SAFETY: passed on.
+        // SAFETY: by contract the memory is the caller's.
         match unsafe { self.fast_path_of(memory) } {
-            // SAFETY: passed on; null has no fast path.
+            // SAFETY: by contract the malloc lives; null has no fast path.
             Some(fast_path) => unsafe { fast_path.free_fast(Object::new(NonNull::new_unchecked(memory))) },
             None => false,
         }
     }
 
-    /// As [`alloc`](Self::alloc), where no restartable sequence serves.
+    /// As [`alloc`](Self::alloc), if restartable sequences do not serve.
     ///
     /// # Safety
     /// As [`alloc`](Self::alloc).
     #[inline]
     pub(crate) unsafe fn alloc_claimed(&self, size: usize, align: usize) -> Option<NonNull<u8>> {
-        // SAFETY: passed on.
+        // SAFETY: by contract the malloc lives.
         self.fast_path_for(size, align)
             .and_then(|fast_path| unsafe { fast_path.alloc_claimed() })
             .map(Object::memory)
     }
-    /// As [`free`](Self::free), where no restartable sequence serves.
+    /// As [`free`](Self::free), if restartable sequences do not serve.
     ///
     /// # Safety
     /// As [`free`](Self::free).
     #[inline]
     #[must_use]
     pub(crate) unsafe fn free_claimed(&self, memory: *mut u8) -> bool {
-        // SAFETY: passed on.
+        // SAFETY: by contract the memory is the caller's.
         match unsafe { self.fast_path_of(memory) } {
-            // SAFETY: passed on; null has no fast path.
+            // SAFETY: by contract the malloc lives; null has no fast path.
             Some(fast_path) => unsafe { fast_path.free_claimed(Object::new(NonNull::new_unchecked(memory))) },
             None => false,
         }
     }
 
-    /// How far behind the first page memory lies, if it is in one.
+    /// Bytes from the first page to `memory`; `None` if it is in no page.
     #[inline(always)]
     fn offset(&self, memory: *mut u8) -> Option<usize> {
         let offset = memory.addr().wrapping_sub(self.base);
-        // Relaxed: see `set_bytes`.
+        // Relaxed: only a number.
         (offset < self.bytes.load(Relaxed)).then_some(offset)
     }
-    /// Whether memory lies in a page, as objects and blocks do.
+    /// Returns `true` if memory is in a page, as objects and blocks are.
     #[inline(always)]
     pub(crate) fn hold(&self, memory: NonNull<u8>) -> bool {
         self.offset(memory.as_ptr()).is_some()
     }
 
-    /// The class of the object that begins at `memory`; `None` if that is no object of a size class, or nobody said so.
+    /// The class of the object that begins at `memory`; `None` if no class is recorded, or no object begins
+    /// there.
     ///
     /// # Safety
-    /// What lies there is the caller's.
+    /// The memory there is the caller's.
     #[inline(always)]
     pub(super) unsafe fn class_at(&self, memory: *mut u8) -> Option<usize> {
         let offset = self.offset(memory)?;
-        // SAFETY: there is a class for each page, one of `CLASSES`; the page's memory is the caller's.
+        // SAFETY: each page has a class, one of `CLASSES`; by contract its memory is the caller's.
         unsafe {
             let class = self.page_classes.add(offset / PAGE_SIZE).as_ref().get().class();
             let begins = self.strides.get_unchecked(class).begins_object(offset);
             begins.then(|| class.wrapping_sub(1))
         }
     }
-    /// Its fast path.
+    /// The fast path of the object's class.
     ///
     /// # Safety
     /// As [`class_at`](Self::class_at).
     #[inline(always)]
     unsafe fn fast_path_of(&self, memory: *mut u8) -> Option<FastPath<Object, StackMemory>> {
-        // SAFETY: passed on; there is one for each class.
+        // SAFETY: by contract the memory is the caller's; there is a path for each class.
         unsafe { self.class_at(memory).map(|class| self.frees.fast_path(class)) }
     }
-    /// Its bytes.
+    /// Bytes of the object.
     ///
     /// # Safety
     /// As [`class_at`](Self::class_at).
     #[inline]
     pub(super) unsafe fn size_of(&self, memory: NonNull<u8>) -> Option<usize> {
-        // SAFETY: passed on.
+        // SAFETY: by contract the memory is the caller's.
         unsafe { self.class_at(memory.as_ptr()) }.map(size_of_class)
     }
 }
@@ -303,7 +309,7 @@ mod tests {
         let subsystem = crate::Subsystem::new(crate::Config::default()).unwrap();
         let malloc = super::super::Malloc::new(&subsystem).unwrap();
         let alloc = |size| malloc.alloc(Layout::from_size_align(size, 8).unwrap(), Gfp::KERNEL).unwrap();
-        // SAFETY: what lies there is the test's.
+        // SAFETY: the test allocated the memory.
         let found = |memory: NonNull<u8>| unsafe { malloc.fast.size_of(memory) };
         for size in (0..CLASSES).map(size_of_class) {
             let memory = alloc(size);
@@ -317,19 +323,20 @@ mod tests {
         for size in [super::super::MAX_CLASS + 1, 1 << 20, (4 << 20) + 1] {
             let memory = alloc(size);
             assert_eq!(found(memory), None, "{size} bytes are no object");
-            // SAFETY: as above.
+            // SAFETY: allocated above, freed once.
             unsafe { malloc.free(memory) };
         }
         assert_eq!(found(crate::size::large::ZERO_SIZE), None);
     }
 
-    /// Slabs of another order than usual begin at other multiples: an address inside an object would pass for one.
+    /// Slabs of another order than usual begin at other multiples: an address inside an object would be taken
+    /// for an object.
     #[test]
     fn no_address_inside_an_object_is_taken_for_one_whatever_the_order_of_its_slab() {
         let pages = uslab_buddy::PageConfig::default_for(uslab_magazine::Cpus::os()).limit(4 << 20);
         let subsystem = crate::Subsystem::new(crate::Config::new(pages)).unwrap();
         let malloc = super::super::Malloc::new(&subsystem).unwrap();
-        // Of free pages no two are beside each other; a slab of the usual order has two.
+        // No two free pages are adjacent; a slab of the usual order has two.
         let singles: Vec<_> = core::iter::from_fn(|| {
             subsystem.pages().alloc_block(uslab_buddy::Order::ZERO, uslab_buddy::Gfp::KERNEL, None).ok()
         })
@@ -341,7 +348,7 @@ mod tests {
             core::iter::from_fn(|| malloc.alloc(layout, uslab_buddy::Gfp::KERNEL).ok()).collect();
         assert!(malloc.caches().iter().any(|cache| cache.info().order_fallbacks > 0));
         for memory in held {
-            // SAFETY: the object is ours.
+            // SAFETY: the test allocated the object.
             let found = |at: usize| unsafe { malloc.fast.fast_path_of(memory.as_ptr().add(at)) }.is_some();
             assert!((8..640).step_by(8).all(|at| !found(at)), "{memory:?}");
             // SAFETY: allocated above, freed once.

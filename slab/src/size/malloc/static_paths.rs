@@ -1,11 +1,14 @@
-//! The inlined paths of the process's malloc: their tables are statics, so the addresses of the tables are constants.
+//! The inlined paths of the process's malloc: their tables are statics, so the addresses of the tables are
+//! constants.
 //!
-//! Before they are [opened](StaticPaths::open) no size has a stack and no address is within the pages. So everything misses, without
-//! a test for a malloc. They stay closed if the pages have fewer than 64 GiB of addresses, or restartable sequences do not
-//! serve the process. The slow path then tries [the malloc's own](super::fast_paths).
+//! Before they are [opened](StaticPaths::open), no size has a stack and no address is within the pages. So
+//! everything misses, without a test for a malloc. They stay closed if the pages have fewer than 64 GiB of
+//! addresses, or restartable sequences do not serve the process. The slow path then tries [the malloc's
+//! own](super::fast_paths).
 //!
-//! An allocation makes 6 loads: the stack of the size, and 5 for the pop. A free by address makes 10: the address of the first page,
-//! that of the table of page classes, the page's class and stack in one word, the class's stride, and 6 for the push.
+//! An allocation makes 6 loads: the stack of the size, and 5 for the pop. A free by address makes 10: the
+//! addresses of the first page and of the table of page classes, the page's class and stack in one word, the
+//! class's stride, and 6 for the push.
 
 use super::classes::{CLASSES, WORDS, size_of_class, word_of};
 use super::fast_paths::{FastPaths, Stride};
@@ -19,7 +22,7 @@ use uslab_magazine::{StaticPath, StaticWords};
 
 /// The paths serve the first `2^BITS` bytes of the pages.
 const BITS: u32 = if usize::BITS > 36 { 36 } else { usize::BITS - 1 };
-/// An address of the first page that is out of reach of every address.
+/// An address of the first page that puts every address out of range.
 const NOWHERE: usize = 1 << (usize::BITS - 1);
 
 /// See the [module](self).
@@ -31,13 +34,14 @@ pub(crate) struct StaticPaths {
     page_classes: AtomicPtr<PageClass>,
     /// Indexed by [`Known::class`](crate::memory::page_classes::Known::class), as in [`FastPaths`].
     strides: [AtomicU64; CLASSES + 1],
-    /// The stack of each size, as [`FastPath::stack`](uslab_magazine::FastPath::stack); 0 before they are opened. By words, less one.
+    /// The stack of each size, as [`FastPath::stack`](uslab_magazine::FastPath::stack); 0 before they are
+    /// opened. By number of words, less one.
     by_words: [AtomicU32; WORDS],
     words: StaticWords,
 }
 
 impl StaticPaths {
-    /// Closed.
+    /// Creates closed paths.
     pub(crate) const fn new() -> Self {
         Self {
             base: AtomicUsize::new(NOWHERE),
@@ -47,27 +51,28 @@ impl StaticPaths {
             words: StaticWords::new(),
         }
     }
-    /// For the malloc's table.
+    /// The words that the malloc's table takes.
     pub(super) fn words(&'static self) -> &'static StaticWords {
         &self.words
     }
-    /// True if they can be opened to a malloc with these paths.
+    /// Returns `true` if they can be opened to a malloc with these paths.
     pub(super) fn serve(of: &FastPaths) -> bool {
         let (_, bytes, _) = of.pages();
         bytes >> BITS > 0 && !of.by_words.is_disabled() && !of.frees.is_disabled()
     }
-    /// Opens them, as a copy of a malloc's.
+    /// Opens them, as a copy of a malloc's paths.
     ///
     /// # Safety
     /// They [serve](Self::serve) it, and its table has taken their words. It lives for ever.
     pub(super) unsafe fn open(&self, of: &FastPaths) {
         let (base, _, page_classes) = of.pages();
-        // Relaxed: a thread that loads the base below has these, too.
+        // Relaxed: the Release of the base below publishes these.
         for (here, stride) in self.strides.iter().zip(of.strides) {
             here.store(stride.to_bits(), Relaxed);
         }
         self.page_classes.store(page_classes.as_ptr(), Relaxed);
-        // Release: pairs with the Acquire in `path_for` and `offset`. The static words were written before.
+        // Release: the base pairs with the Acquire in `offset`, and each stack with the Acquire in `path_for`.
+        // The static words were written before.
         self.base.store(base, Release);
         let mut start = 0;
         for class in 0..CLASSES {
@@ -80,10 +85,10 @@ impl StaticPaths {
         // Relaxed: a hint.
         self.base.load(Relaxed) != NOWHERE
     }
-    /// The pages have `bytes` bytes of addresses left: if that is too few, frees miss from now on.
+    /// Notes that the pages have `bytes` bytes of addresses left. If that is too few, frees miss from now on.
     pub(super) fn cut(&self, bytes: usize) {
         if bytes >> BITS == 0 {
-            // Relaxed: nothing is behind it.
+            // Relaxed: it publishes nothing.
             self.base.store(NOWHERE, Relaxed);
         }
     }
@@ -96,38 +101,40 @@ impl StaticPaths {
         // SAFETY: `open` stored it, whose contract has the same conditions.
         (stack != 0).then(|| unsafe { StaticPath::new(&self.words, stack) })
     }
-    /// An object for a size at an alignment; `None` if this did nothing.
+    /// Allocates an object for a size at an alignment; `None` if this did nothing.
     #[inline(always)]
     pub(crate) fn alloc(&'static self, size: usize, align: usize) -> Option<NonNull<u8>> {
         self.path_for(size, align)?.alloc().map(Object::memory)
     }
-    /// Takes memory back that was allocated for this size and alignment; `false` if this did nothing, as with null.
+    /// Frees memory that was allocated for this size and alignment; `false` if this did nothing, as for null.
     ///
     /// # Safety
-    /// Nobody uses the memory any more.
+    /// The memory is not used any more.
     #[inline(always)]
     #[must_use]
     pub(crate) unsafe fn free_sized(&'static self, memory: *mut u8, size: usize, align: usize) -> bool {
         match (self.path_for(size, align), self.offset(memory)) {
-            // SAFETY: by contract; null lies in no page.
+            // SAFETY: by contract the memory is not used any more and came from this path's layer; null is in
+            // no page.
             (Some(path), Some(_)) => unsafe { path.free(Object::new(NonNull::new_unchecked(memory))) },
             _ => false,
         }
     }
-    /// The same by the address alone, or null.
+    /// Frees memory by the address alone, which may be null; `false` if this did nothing.
     ///
     /// # Safety
-    /// It came from this malloc; else as [`free_sized`](Self::free_sized).
+    /// It came from this malloc; otherwise as [`free_sized`](Self::free_sized).
     #[inline(always)]
     #[must_use]
     pub(crate) unsafe fn free(&'static self, memory: *mut u8) -> bool {
         let Some(offset) = self.offset(memory) else { return false };
-        // SAFETY: they are open. There is a class for each page, with an entry here; the page's memory is the caller's.
+        // SAFETY: the paths are open. Each page has a class, with an entry here; by contract its memory is the
+        // caller's.
         unsafe {
-            // Relaxed: stored before the base.
+            // Relaxed: stored before the base, whose Acquire in `offset` ordered it.
             let page = self.page_classes.load(Relaxed).add(offset / PAGE_SIZE);
             let known = (*page).get();
-            // Relaxed: as above.
+            // Relaxed: stored before the base, whose Acquire in `offset` ordered it.
             let stride = self.strides.get_unchecked(known.class()).load(Relaxed);
             Stride::from_bits(stride).begins_object(offset)
                 && StaticPath::new(&self.words, known.stack())
@@ -154,7 +161,7 @@ mod tests {
         let memory = (&raw const PATHS).cast_mut().cast::<u8>();
         assert!((0..=2 * MAX_CLASS).all(|size| PATHS.alloc(size, 8).is_none()));
         for memory in [memory, null_mut(), null_mut::<u8>().wrapping_sub(1)] {
-            // SAFETY: nothing is read.
+            // SAFETY: the paths are closed, so nothing is read.
             assert!(unsafe { !PATHS.free(memory) && !PATHS.free_sized(memory, 8, 8) });
         }
     }
