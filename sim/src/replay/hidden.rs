@@ -184,7 +184,11 @@ mod tests {
     const CACHE: CacheId = CacheId(0);
 
     fn ops(kinds: impl IntoIterator<Item = OpKind>) -> Vec<Op> {
-        kinds.into_iter().zip(1..).map(|(kind, line)| Op { line, time_ns: 0, cpu: 0, task: None, kind }).collect()
+        kinds
+            .into_iter()
+            .zip(1..)
+            .map(|(kind, line)| Op { line, time_ns: 0, cpu: 0, task: None, kind })
+            .collect()
     }
     fn hidden(ptr: u64) -> OpKind {
         OpKind::Free { cache: CACHE, ptr: Ptr(ptr), origin: FreeOrigin::HiddenAlloc }
