@@ -1,6 +1,6 @@
 //! Slabs from before a trace, which the trace shows by the objects that it allocates from them and frees to them.
 
-use super::stream::Traced;
+use super::traced::Traced;
 use crate::trace::{CacheId, CacheKind, OpKind};
 use rustc_hash::{FxHashMap, FxHashSet};
 

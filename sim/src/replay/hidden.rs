@@ -1,7 +1,7 @@
 //! Allocations and frees without an event, or whose event is in the wrong place: when they happened.
 
-use super::stream::Traced;
-use super::{linux, start};
+use super::linux;
+use super::traced::{Traced, function};
 use crate::trace::{FreeOrigin, HiddenFreeSign, Op, OpKind, Pfn, Ptr, SiteId};
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -102,10 +102,9 @@ pub(super) fn deaths(Traced { resolver, ops, tables }: Traced<'_>) -> FxHashMap<
     for (at, op) in ops.iter().enumerate() {
         match op.kind {
             OpKind::Alloc { ptr, site, .. } => {
-                let function = functions
-                    .entry(site)
-                    .or_insert_with(|| start::function(&resolver.call_site(site)).to_owned());
-                let before = last.insert((op.cpu, function.clone()), (at, lives.len()));
+                let name =
+                    functions.entry(site).or_insert_with(|| function(&resolver.call_site(site)).to_owned());
+                let before = last.insert((op.cpu, name.clone()), (at, lives.len()));
                 sites.entry(site).or_default()[0] += 1;
                 let before = before.filter(|(then, _)| at - then <= NEAR).map(|(_, life)| life);
                 live.insert(ptr.0, lives.len());

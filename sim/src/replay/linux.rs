@@ -1,6 +1,6 @@
 //! Which design a traced kernel has: [`LINUX`](uslab_engine::designs::LINUX) stands for it.
 
-use super::stream::Traced;
+use super::traced::Traced;
 use crate::trace::{Kernel, Op, OpKind};
 
 /// The design of this kernel with its boot parameters, as `--design` has it; empty if nothing says which kernel it was.

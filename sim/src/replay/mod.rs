@@ -31,6 +31,7 @@ mod steps;
 mod stream;
 #[cfg(test)]
 mod testing;
+mod traced;
 
 pub use at::{Moments, page_stream};
 pub use kernel_pages::{PageCause, PageCauseKind, PageError, PagesAt, ZonePages};
@@ -311,7 +312,7 @@ fn replay_to(
     drop(stage);
     if let Some(to) = to {
         hidden::put_in_order(&mut ops);
-        let traced = stream::Traced { resolver: &run.resolver, ops: &ops, tables };
+        let traced = traced::Traced { resolver: &run.resolver, ops: &ops, tables };
         *to = stream::of(title(&run.path), build.cpus, &[], traced, stream::Before::Slabs);
     }
     run.snapshot("the end of the trace", false);

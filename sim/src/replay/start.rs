@@ -6,6 +6,7 @@
 
 use super::ReplayError;
 use super::stream::kind;
+use super::traced::function;
 use crate::output::Progress;
 use crate::trace::{Attributes, CacheId, CacheKind, Kernel, Op, OpKind, Recording, Resolver, Source, Tables};
 use rustc_hash::FxHashMap;
@@ -144,12 +145,6 @@ impl Start {
         }
         tables
     }
-}
-
-/// The function of a call site: `__d_alloc` of `__d_alloc+0x2b/0x1d0`. What compilers and allocation profiling hang on is left out.
-pub(super) fn function(site: &str) -> &str {
-    let name = site.split(['+', '.']).next().unwrap_or_default();
-    name.strip_suffix("_noprof").unwrap_or(name)
 }
 
 /// The cache of each alias. Links lead to an identifier (`:A-0000128`), which slabinfo knows by the name of its first cache.

@@ -1,6 +1,6 @@
 //! What the script of a recording did, and when: its marks frame steps of many operations.
 
-use super::stream::Traced;
+use super::traced::Traced;
 use crate::trace::{Op, OpKind, SiteId};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;

@@ -4,7 +4,8 @@ use super::from_before::slabs_from_before;
 use super::hidden::{deaths, hidden_allocations};
 use super::linux;
 use super::steps::{readings, shrinks};
-use crate::trace::{CacheKind, FreeOrigin, Kernel, Op, OpKind, PageSize, PageUse, Pfn, Resolver, Tables};
+use super::traced::Traced;
+use crate::trace::{CacheKind, FreeOrigin, Kernel, Op, OpKind, PageSize, PageUse, Pfn, Resolver};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::fs::File;
 use std::io::Read;
@@ -20,14 +21,6 @@ pub fn is_converted(path: &Path) -> bool {
     path.is_file()
         && File::open(path).and_then(|mut file| file.read_exact(&mut first)).is_ok()
         && first == *MAGIC
-}
-
-/// A trace, and what its folder tells.
-#[derive(Clone, Copy)]
-pub(super) struct Traced<'t> {
-    pub(super) resolver: &'t Resolver,
-    pub(super) ops: &'t [Op],
-    pub(super) tables: &'t Tables,
 }
 
 /// What there is before the first operation.

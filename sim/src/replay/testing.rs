@@ -1,6 +1,6 @@
 //! Small traces for tests.
 
-use super::stream::Traced;
+use super::traced::Traced;
 use crate::trace::{Op, Recording, Resolver, Source, Tables};
 use std::path::Path;
 

@@ -1,0 +1,17 @@
+//! A trace as inferences read it.
+
+use crate::trace::{Op, Resolver, Tables};
+
+/// A trace, and what its folder tells.
+#[derive(Clone, Copy)]
+pub(super) struct Traced<'t> {
+    pub(super) resolver: &'t Resolver,
+    pub(super) ops: &'t [Op],
+    pub(super) tables: &'t Tables,
+}
+
+/// The function of a call site: `__d_alloc` of `__d_alloc+0x2b/0x1d0`. What compilers and allocation profiling hang on is left out.
+pub(super) fn function(site: &str) -> &str {
+    let name = site.split(['+', '.']).next().unwrap_or_default();
+    name.strip_suffix("_noprof").unwrap_or(name)
+}
