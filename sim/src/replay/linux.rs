@@ -128,7 +128,7 @@ mod tests {
     #[test]
     fn cpus_that_are_present_and_not_online_make_slabs_larger() {
         let text = |path: &Path| {
-            Ok(path.ends_with("end.slabinfo").then(|| include_str!("../../data/files-6.1.end.slabinfo")))
+            Ok(path.ends_with("end.slabinfo").then_some(include_str!("../../data/files-6.1.end.slabinfo")))
         };
         let tables = Tables::of(Path::new(""), text).expect("tables");
         let of = |design, cpus| present(design, tables.latest_slabinfo(), cpus);
