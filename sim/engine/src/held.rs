@@ -56,7 +56,7 @@ impl Levels {
         }
         for OwnSlabs { cpu, name, slabs: own } in own {
             let free = own.iter().map(|slab| usize::from(slabs.free_quietly(*slab))).sum();
-            let room = own.len() * usize::from(slabs.objects());
+            let room = own.iter().map(|slab| usize::from(slabs.objects_of(*slab))).sum();
             // A policy may have more CPUs than the stream: no operation comes from these.
             if let Some(levels) = levels.cpus.get_mut(*cpu as usize) {
                 levels.push(Level::new(name, free, room));

@@ -77,6 +77,8 @@ pub trait Policy: Debug + Sized {
     const LISTS: &'static [&'static str];
     /// The lists of slabs that no CPU has: with free objects, and without. `None`: it cannot begin with slabs.
     const SHARED_LISTS: Option<(u8, u8)> = None;
+    /// A slab is as small as one object allows if there is no block of its order.
+    const FALLS_BACK: bool = false;
     /// Nanoseconds between two [ticks](Self::tick); `None`: it does nothing by time.
     const TICK: Option<u64> = None;
     /// Whether each operation takes a lock of its own CPU.
@@ -343,7 +345,7 @@ impl<'p, P: Policy> Model<'p, P> {
             let held = cache.policy.held().into_iter().flat_map(|held| held.objects);
             cache.slabs.check(held).map_err(|wrong| format!("cache {}: {wrong}", cache.name))?;
             used += cache.slabs.used();
-            pages += cache.slabs.count() << cache.slabs.geometry().order().get();
+            pages += cache.slabs.pages();
         }
         Ok((used, pages))
     }
@@ -454,7 +456,7 @@ impl<'p, P: Policy> Design for Model<'p, P> {
                 let recorded = info.sheaf_capacity.filter(|_| self.as_traced);
                 let info = &CacheInfo { sheaf_capacity: recorded, ..info.clone() };
                 let policy = P::new(info, self.cpus, &geometry, &self.knobs);
-                let slabs = Slabs::new(geometry, P::LISTS.len());
+                let slabs = Slabs::new(geometry, P::LISTS.len(), P::FALLS_BACK);
                 Some(Cache { name: info.name.clone(), slabs, policy, exchanges: 0 })
             }
         });
@@ -624,7 +626,8 @@ fn shown(
         for slab in all.walk(list as u8).take(MOST_SLABS - slabs.len()) {
             at.insert(slab, slabs.len());
             let free = owners.get(&slab).copied().unwrap_or(b'.');
-            let objects = (0..all.objects()).map(|index| if all.is_out(slab, index) { b'u' } else { free });
+            let objects =
+                (0..all.objects_of(slab)).map(|index| if all.is_out(slab, index) { b'u' } else { free });
             slabs.push((all.page(slab), name, objects.collect::<Vec<u8>>()));
         }
     }

@@ -4,7 +4,7 @@ use crate::design::NoMemory;
 use crate::pages::PageSource;
 use core::cell::Cell;
 use uslab::Geometry;
-use uslab_buddy::PAGE_SIZE;
+use uslab_buddy::{Order, PAGE_SIZE};
 
 /// An object of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -24,6 +24,8 @@ pub struct Object {
 pub struct Slabs {
     geometry: Geometry,
     objects: u16,
+    /// The order of a slab if there is no block of the order that slabs should have; `None`: there is no slab then.
+    fallback: Option<Order>,
     slabs: Vec<Slab>,
     /// Numbers of slabs that are gone.
     gone: Vec<u32>,
@@ -43,6 +45,8 @@ struct Slab {
     /// How many slabs of the cache were made before it.
     born: u64,
     list: u8,
+    order: u8,
+    objects: u16,
     free: u16,
     /// A bit for each object that is out of the slab.
     out: Box<[u64]>,
@@ -82,12 +86,14 @@ pub enum End {
 }
 
 impl Slabs {
-    pub(crate) fn new(geometry: Geometry, lists: usize) -> Self {
+    pub(crate) fn new(geometry: Geometry, lists: usize, falls_back: bool) -> Self {
+        let least = Order::for_bytes(geometry.stride());
         let list = List { first: NONE, last: NONE, len: 0, free: 0 };
         let objects = geometry.objects() as u16;
         Self {
             geometry,
             objects,
+            fallback: least.filter(|least| falls_back && *least < geometry.order()),
             slabs: vec![],
             gone: vec![],
             lists: vec![list; lists].into(),
@@ -102,9 +108,17 @@ impl Slabs {
     pub fn geometry(&self) -> &Geometry {
         &self.geometry
     }
-    /// Objects of a slab.
+    /// Objects of a slab; of one of a smaller order than slabs should have there are fewer.
     pub fn objects(&self) -> u16 {
         self.objects
+    }
+    /// Objects of this slab.
+    pub fn objects_of(&self, slab: u32) -> u16 {
+        self.slabs[slab as usize].objects
+    }
+    /// Pages of all slabs. Cost: a look at each.
+    pub(crate) fn pages(&self) -> u64 {
+        self.slabs.iter().filter(|slab| slab.list != GONE).map(|slab| 1_u64 << slab.order).sum()
     }
     /// Slabs that there are.
     pub fn count(&self) -> u64 {
@@ -141,7 +155,7 @@ impl Slabs {
     }
     /// Whether all objects of a slab are free.
     pub fn is_empty(&self, slab: u32) -> bool {
-        self.free(slab) == self.objects
+        self.free(slab) == self.objects_of(slab)
     }
     /// The list that a slab is on.
     pub fn list(&self, slab: u32) -> u8 {
@@ -159,7 +173,7 @@ impl Slabs {
     pub fn by_fullness(&self) -> [u64; 3] {
         let live = self.slabs.iter().filter(|slab| slab.list != GONE);
         live.fold([0; 3], |mut counts, slab| {
-            let kind = if slab.free == 0 { 0 } else { 1 + usize::from(slab.free == self.objects) };
+            let kind = if slab.free == 0 { 0 } else { 1 + usize::from(slab.free == slab.objects) };
             counts[kind] += 1;
             counts
         })
@@ -245,14 +259,26 @@ impl Slabs {
 
     /// A slab of free objects, in front of a list.
     pub(crate) fn make(&mut self, pages: &mut dyn PageSource, cpu: u32, list: u8) -> Result<u32, NoMemory> {
-        let page = pages.alloc(cpu, self.geometry.order().get())?;
+        let mut order = self.geometry.order();
+        let mut page = pages.alloc(cpu, order.get());
+        if let (Err(NoMemory), Some(fallback)) = (page, self.fallback) {
+            order = fallback;
+            page = pages.alloc(cpu, order.get());
+        }
+        let page = page?;
+        let objects = match order == self.geometry.order() {
+            true => self.objects,
+            false => (order.bytes() / self.geometry.stride()) as u16,
+        };
         let words = usize::from(self.objects).div_ceil(64);
         let bits = || vec![0; words].into_boxed_slice();
         let slab = Slab {
             page,
             born: self.made,
             list,
-            free: self.objects,
+            order: order.get(),
+            objects,
+            free: objects,
             out: bits(),
             used: bits(),
             next: NONE,
@@ -270,7 +296,7 @@ impl Slabs {
         };
         self.made += 1;
         self.link(number, list, End::Front);
-        (page..page + self.geometry.order().pages()).for_each(|page| self.touch(page));
+        (page..page + order.pages()).for_each(|page| self.touch(page));
         Ok(number)
     }
     /// Gives an empty slab back.
@@ -287,8 +313,8 @@ impl Slabs {
 
     /// The first free object of a slab leaves it; `None` if there is none.
     pub fn take(&mut self, slab: u32) -> Option<Object> {
-        let objects = self.objects;
         let own = self.slab(slab);
+        let objects = own.objects;
         if own.free == 0 {
             return None;
         }
@@ -367,7 +393,7 @@ impl Slabs {
                 outside.push(vec![]);
                 continue;
             }
-            wrong("objects of a slab", count(&slab.out) + u64::from(slab.free), self.objects.into())?;
+            wrong("objects of a slab", count(&slab.out) + u64::from(slab.free), slab.objects.into())?;
             if slab.out.iter().zip(&slab.used).any(|(out, used)| used & !out != 0) {
                 return Err("an object with a caller is free in its slab".to_owned());
             }
@@ -400,5 +426,44 @@ impl Slabs {
             listed += len;
         }
         wrong("slabs of all lists", listed, self.count())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use uslab::OrderRule;
+
+    /// Pages of which blocks up to an order are left.
+    struct Few {
+        most: u8,
+        next: u32,
+    }
+
+    impl PageSource for Few {
+        fn alloc(&mut self, _: u32, order: u8) -> Result<u32, NoMemory> {
+            self.next += 8;
+            if order > self.most { Err(NoMemory) } else { Ok(self.next) }
+        }
+        fn free(&mut self, _: u32, _: u32) {}
+    }
+
+    #[test]
+    fn without_a_block_of_its_order_a_slab_is_as_small_as_an_object_allows() {
+        // 23 objects of 704 bytes are in four pages, five in one.
+        let geometry = || Geometry::new(704, 0, &OrderRule::for_cpus(4)).unwrap();
+        assert_eq!((geometry().order().get(), geometry().objects()), (2, 23));
+        let mut slabs = Slabs::new(geometry(), 1, true);
+        let large = slabs.make(&mut Few { most: 2, next: 0 }, 0, 0).unwrap();
+        let small = slabs.make(&mut Few { most: 1, next: 100 }, 0, 0).unwrap();
+        assert_eq!([large, small].map(|slab| slabs.objects_of(slab)), [23, 5]);
+        assert_eq!((slabs.pages(), slabs.free_in_all()), (4 + 1, 23 + 5));
+        let taken: Vec<_> = std::iter::from_fn(|| slabs.take(small)).collect();
+        assert_eq!((taken.len(), slabs.is_empty(small), slabs.by_fullness()), (5, false, [1, 0, 1]));
+        taken.into_iter().for_each(|object| slabs.put(object));
+        assert!(slabs.is_empty(small) && slabs.by_fullness() == [0, 0, 2]);
+        assert_eq!(slabs.check([]), Ok(()));
+        let mut others = Slabs::new(geometry(), 1, false);
+        assert_eq!(others.make(&mut Few { most: 1, next: 0 }, 0, 0), Err(NoMemory));
     }
 }

@@ -2,6 +2,7 @@
 
 use super::traced::Traced;
 use crate::trace::{Kernel, Op, OpKind};
+use uslab::{Geometry, OrderRule, SlabInfo};
 
 /// The design of this kernel with its boot parameters, as `--design` has it; empty if nothing says which kernel it was.
 ///
@@ -35,6 +36,33 @@ pub(super) fn design(kernel: &Kernel) -> String {
         options.push(":cpu_partial=0".to_owned());
     }
     format!("{design}{}", options.concat())
+}
+
+/// An option that makes slabs as large as the kernel's table has them, if a kernel with so many CPUs would have others: slabs are
+/// as large as CPUs are present, and a trace names those that are online.
+pub(super) fn present(design: &str, slabinfo: Option<&SlabInfo>, cpus: u32) -> String {
+    let option = |name| design.split(':').find_map(|option| option.strip_prefix(name)?.parse().ok());
+    let Some(rows) = slabinfo.map(|slabinfo| &slabinfo.rows).filter(|_| !design.contains("slab_min_objects"))
+    else {
+        return String::new();
+    };
+    let mut rule = OrderRule::for_cpus(cpus);
+    rule.min_order = option("slab_min_order=").unwrap_or(rule.min_order);
+    rule.max_order = option("slab_max_order=").unwrap_or(rule.max_order).max(rule.min_order);
+    let wrong = |min_objects: u32| {
+        let rule = OrderRule { min_objects, ..rule };
+        let is_right = |row: &&uslab::info::Row| {
+            Geometry::new(row.object_size as usize, 0, &rule).is_ok_and(|geometry| {
+                (geometry.objects() as u64, geometry.order().pages().into())
+                    == (row.objects_per_slab, row.pages_per_slab)
+            })
+        };
+        rows.len() - rows.iter().filter(is_right).count()
+    };
+    // Four for each time that the number of CPUs doubles, from eight for one.
+    let best = (8..=44).step_by(4).min_by_key(|objects| wrong(*objects));
+    let better = best.filter(|best| wrong(*best) < wrong(0));
+    better.map_or_else(String::new, |objects| format!(":slab_min_objects={objects}"))
 }
 
 /// Returns `true` if the kernel has the rules of 7.x.
@@ -95,6 +123,20 @@ mod tests {
         let booted = |line| of(&[("kernel.txt", "7.2.13"), ("cmdline.txt", line)]);
         assert_eq!(booted("quiet slab_nomerge slab_max_order=0"), "sheaves:slab_max_order=0");
         assert_eq!(booted("slab_max_order=1 slub_max_order=2 slab_min_order=x"), "sheaves:slab_max_order=2");
+    }
+
+    #[test]
+    fn cpus_that_are_present_and_not_online_make_slabs_larger() {
+        let text = |path: &Path| {
+            Ok(path.ends_with("end.slabinfo").then_some(include_str!("../../data/files-6.1.end.slabinfo")))
+        };
+        let tables = Tables::of(Path::new(""), text).expect("tables");
+        let of = |design, cpus| present(design, tables.latest_slabinfo(), cpus);
+        // Four CPUs were present: as 4 to 7 are.
+        assert_eq!([4, 6].map(|cpus| of("slub", cpus)), ["", ""]);
+        assert_eq!([1, 3, 8].map(|cpus| of("sheaves", cpus)), [":slab_min_objects=16"; 3]);
+        assert_eq!(of("slub:slab_min_objects=4", 1), "");
+        assert_eq!(present("slub", None, 1), "");
     }
 
     #[test]

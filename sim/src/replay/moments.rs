@@ -308,7 +308,7 @@ impl Input {
         let other = start.map(|start| {
             let renamed = start.rename(&mut ops, &resolver);
             let renamed = renamed.into_iter().map(|Renamed { name, kind, size }| (name, kind, size));
-            let begin = Before::Other(renamed.collect(), start.kernel());
+            let begin = Before::Other(renamed.collect(), start.kernel(), start.before());
             let all = Traced { resolver: &resolver, ops: &ops, tables: &tables };
             (super::stream::of(trace.clone(), cpus, &zones, all, begin), start.tables(&tables))
         });

@@ -137,6 +137,11 @@ impl Start {
         &self.kernel
     }
 
+    /// Its table at `before`.
+    pub(super) fn before(&self) -> &SlabInfo {
+        &self.before
+    }
+
     /// Tables of a kernel that stays as it began, at the moments of the traced one's.
     pub(super) fn tables(&self, traced: &Tables) -> Tables {
         let mut tables = traced.clone();

@@ -10,6 +10,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
+use uslab::SlabInfo;
 use uslab_buddy::ZoneKind;
 use uslab_engine::design::Manner;
 use uslab_engine::stream::{Kind, MAGIC};
@@ -28,7 +29,7 @@ pub(super) enum Before<'k> {
     /// The slabs that the trace shows.
     Slabs,
     /// Nothing: another kernel, whose caches have these names, kinds and sizes.
-    Other(Vec<(String, Kind, u32)>, &'k Kernel),
+    Other(Vec<(String, Kind, u32)>, &'k Kernel, &'k SlabInfo),
 }
 
 /// The operations as a stream, with each hidden event at its likely time.
@@ -45,11 +46,12 @@ pub(super) fn of(
     let mut early = hidden_allocations(ops, |ptr| resolver.page_of(ptr)).into_iter().peekable();
     let mut writer = Writer::new(title, cpus);
     zones.iter().for_each(|(kind, pages)| writer.zone(*kind, *pages));
-    let (mut slabs, mut kernel) = (vec![], &tables.kernel);
+    let (mut slabs, mut kernel, mut slabinfo) = (vec![], &tables.kernel, tables.latest_slabinfo());
+    let mut online = super::traced_cpus(resolver.counts()) as u32;
     match before {
         Before::Slabs => slabs = slabs_from_before(traced),
-        Before::Other(caches, other) => {
-            kernel = other;
+        Before::Other(caches, other, table) => {
+            (kernel, slabinfo, online) = (other, Some(table), cpus);
             caches.into_iter().for_each(|(name, kind, size)| writer.cache(name, kind, size));
         }
     }
@@ -98,7 +100,11 @@ pub(super) fn of(
         }
     }
     learn(&mut writer, resolver, resolver.caches().len());
-    writer.kernel(linux::design(kernel), |cache| kernel.attributes.number(cache, "sheaf_capacity"));
+    let mut design = linux::design(kernel);
+    if !design.is_empty() {
+        design += &linux::present(&design, slabinfo, online);
+    }
+    writer.kernel(design, |cache| kernel.attributes.number(cache, "sheaf_capacity"));
     writer.finish()
 }
 

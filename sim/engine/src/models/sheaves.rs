@@ -149,6 +149,7 @@ impl<B: Below> Policy for Sheaves<B> {
     type Knobs = Knobs;
     const KNOBS: &'static [Knob] = B::KNOBS;
     const LISTS: &'static [&'static str] = Slub::LISTS;
+    const FALLS_BACK: bool = true;
     const SHARED_LISTS: Option<(u8, u8)> = Slub::SHARED_LISTS;
 
     fn geometry(size: usize, cpus: u32, knobs: &Knobs) -> Result<Geometry, GeometryError> {

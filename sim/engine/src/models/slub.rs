@@ -156,6 +156,7 @@ impl Policy for Slub {
         },
     ];
     const LISTS: &'static [&'static str] = &["current", "CPU partial", "partial", "full"];
+    const FALLS_BACK: bool = true;
     const SHARED_LISTS: Option<(u8, u8)> = Some((PARTIAL, FULL));
 
     fn geometry(size: usize, cpus: u32, knobs: &Knobs) -> Result<Geometry, GeometryError> {
