@@ -85,9 +85,11 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'st
         program.with_extension(format!("{name}.{}.replay", self.index))
     }
 
-    /// A file for paths that only this process uses.
+    /// A file for the path of one call, which no other process or thread uses.
     fn own_file(&self) -> PathBuf {
-        self.file().with_extension(format!("{}.path", std::process::id()))
+        static CALLS: AtomicU64 = AtomicU64::new(0);
+        let (process, call) = (std::process::id(), CALLS.fetch_add(1, Relaxed));
+        self.file().with_extension(format!("{process}-{call}.path"))
     }
 
     /// Runs every execution. Returns how many ran, or the one that failed.
