@@ -46,8 +46,8 @@ use crate::output::Progress;
 use crate::report::{Report, Watch};
 use crate::resident::resident_bytes;
 use crate::trace::{
-    self, CacheId, Counts, FreeOrigin, Op, OpKind, PageSize, PageSizeSource, PageUse, Recording, Resolver,
-    Source, Tables, TraceError,
+    self, CacheId, FreeOrigin, Op, OpKind, PageSize, PageSizeSource, PageUse, Recording, Resolver, Source,
+    Tables, TraceError,
 };
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -268,7 +268,7 @@ fn replay_to(
     let read = begun.elapsed();
 
     let path = recording.path().to_owned();
-    let traced_cpus = traced_cpus(recording.counts());
+    let traced_cpus = stream::traced_cpus(recording.counts());
     let build = Build {
         cpus: cpus(&recording, options)?,
         nodes: options.nodes,
@@ -321,14 +321,9 @@ fn replay_to(
     Ok(run.finish(taken))
 }
 
-/// CPUs of the traced machine: as many as the header tells or the events name.
-fn traced_cpus(counts: &Counts) -> u64 {
-    let header = counts.header.map(|(_, _, cpus)| cpus).or(counts.machine_cpus);
-    (counts.by_cpu.len() as u64).max(header.unwrap_or(0)).max(1)
-}
 /// CPUs to replay it on.
 fn cpus(recording: &Recording, options: &Options) -> Result<u32, ReplayError> {
-    let traced = traced_cpus(recording.counts());
+    let traced = stream::traced_cpus(recording.counts());
     if options.cpus.is_none() && traced > u64::from(MAX_CPUS) {
         return Err(ReplayError::Option(format!(
             "{}: {traced} CPUs, and {MAX_CPUS} are the most: say with --cpus how many to replay it on",

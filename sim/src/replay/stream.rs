@@ -5,7 +5,7 @@ use super::hidden::{deaths, hidden_allocations};
 use super::linux;
 use super::steps::{readings, shrinks};
 use super::traced::Traced;
-use crate::trace::{CacheKind, FreeOrigin, Kernel, Op, OpKind, PageSize, PageUse, Pfn, Resolver};
+use crate::trace::{CacheKind, Counts, FreeOrigin, Kernel, Op, OpKind, PageSize, PageUse, Pfn, Resolver};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::fs::File;
 use std::io::Read;
@@ -22,6 +22,12 @@ pub fn is_converted(path: &Path) -> bool {
     path.is_file()
         && File::open(path).and_then(|mut file| file.read_exact(&mut first)).is_ok()
         && first == *MAGIC
+}
+
+/// CPUs of the traced machine: as many as the header names, or the events.
+pub(super) fn traced_cpus(counts: &Counts) -> u64 {
+    let header = counts.header.map(|(_, _, cpus)| cpus).or(counts.machine_cpus);
+    (counts.by_cpu.len() as u64).max(header.unwrap_or(0)).max(1)
 }
 
 /// What there is before the first operation.
@@ -47,7 +53,7 @@ pub(super) fn of(
     let mut writer = Writer::new(title, cpus);
     zones.iter().for_each(|(kind, pages)| writer.zone(*kind, *pages));
     let (mut slabs, mut kernel, mut slabinfo) = (vec![], &tables.kernel, tables.latest_slabinfo());
-    let mut online = super::traced_cpus(resolver.counts()) as u32;
+    let mut online = traced_cpus(resolver.counts()) as u32;
     match before {
         Before::Slabs => slabs = slabs_from_before(traced),
         Before::Other(caches, other, table) => {

@@ -365,7 +365,7 @@ impl Fork for PerCpu {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
 
