@@ -26,6 +26,10 @@ const FACADE: &str = "magazine/sync/src/";
 const ON_FACADE: &str = "magazine/sync/src/observers";
 /// Its backend for loom, which handles orderings as values.
 const HOOK: &str = "magazine/sync/src/loom.rs";
+/// Files that loom compiles, because what it runs names them, and of which no model of its runs a line. What other tools reach of them,
+/// `cargo check-reach` prints.
+const NOT_RUN: [&str; 3] =
+    ["slab/src/debug/stacks.rs", "slab/src/debug/tracks.rs", "slab/src/reclaim/reaper/background.rs"];
 
 /// How strong an access or a fence is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
@@ -177,6 +181,8 @@ impl Sources {
         let text = std::fs::read_to_string(root.join(path)).with_context(|| path.display().to_string())?;
         let tokens: TokenStream =
             text.parse().map_err(|error| anyhow!("{}: not Rust: {error}", path.display()))?;
+        let not_run = NOT_RUN.iter().any(|file| path == Path::new(file));
+        let guard = if not_run { Guard { loom: false, ..guard } } else { guard };
         let modules = if beside { path.with_extension("") } else { path.with_file_name("") };
         let mut scan = Scan { sources: self, root, path, lines: text.lines().collect() };
         scan.level(tokens, Place { guard, function: String::new(), modules })
@@ -303,6 +309,18 @@ impl Attribute {
             _ => None,
         }
     }
+    /// The file of a module in some builds, and these builds and the others, if it is `cfg_attr(PREDICATE, path = "...")`.
+    fn file_by_build(&self) -> Option<(String, [Guard; 2])> {
+        let [TokenTree::Ident(name), TokenTree::Group(content)] = &self.parts[..] else { return None };
+        let content: Vec<TokenTree> = content.stream().into_iter().collect();
+        let mut arguments = arguments(&content);
+        let (predicate, [TokenTree::Ident(path), _, file]) = (arguments.next()?, arguments.next()?) else {
+            return None;
+        };
+        let holds = |loom, value_of| value(predicate, loom) != Some(value_of);
+        let builds = [false, true].map(|not| Guard { loom: holds(true, not), shipping: holds(false, not) });
+        (name == "cfg_attr" && path == "path").then_some((string(file)?, builds))
+    }
 }
 
 /// Whether a name in a `cfg` is set, if that depends on the build alone.
@@ -421,6 +439,7 @@ impl Scan<'_> {
     fn run(&mut self, tokens: &[TokenTree], mut place: Place, file: Option<&str>) -> anyhow::Result<()> {
         // What the attributes before the next element say.
         let (mut guard, mut path): (Option<Guard>, Option<String>) = (None, None);
+        let mut by_build: Option<(String, [Guard; 2])> = None;
         let mut at = 0;
         while at < tokens.len() {
             if let Some(attribute) = Attribute::at(tokens, at) {
@@ -435,7 +454,16 @@ impl Scan<'_> {
                     && name == "path"
                 {
                     path = string(value);
+                } else if by_build.is_none() {
+                    by_build = attribute.file_by_build();
                 }
+            } else if let Some((file, [these, others])) = by_build.take() {
+                let end = at + extent(&tokens[at..]);
+                let guard = place.guard.and(guard.take().unwrap_or(Guard::OPEN));
+                for (of, file) in [(these, Some(&*file)), (others, None)] {
+                    self.run(&tokens[at..end], Place { guard: guard.and(of), ..place.clone() }, file)?;
+                }
+                at = end;
             } else if guard.is_some() || path.is_some() {
                 let end = at + extent(&tokens[at..]);
                 let guard = place.guard.and(guard.take().unwrap_or(Guard::OPEN));
@@ -698,6 +726,18 @@ mod tests {
             assert!(error.contains("not as an argument of an atomic operation"), "{error}");
         }
         assert_eq!(scan("use core::sync::atomic::Ordering::{Acquire, Relaxed};").unwrap(), [""; 0]);
+    }
+
+    #[test]
+    fn a_module_may_have_another_file_for_checkers() {
+        let root = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| std::fs::write(root.path().join(name), text).unwrap();
+        write("lib.rs", "#[cfg_attr(any(loom, shuttle), path = \"cells.rs\")] mod layout;");
+        write("cells.rs", "fn f() { x.load(Relaxed) }");
+        write("layout.rs", "fn g() { x.load(Relaxed) }");
+        let sources = Sources::scan(root.path(), &["lib.rs"]).unwrap();
+        let found: Vec<_> = sources.sites.iter().map(|site| (&*site.file, site.build)).collect();
+        assert_eq!(found, [("cells.rs", Build::Loom), ("layout.rs", Build::Shipping)]);
     }
 
     /// What no model catches of these makes `check-all` fail.

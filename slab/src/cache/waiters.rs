@@ -62,6 +62,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use uslab_buddy::Gfp;
 use uslab_magazine::Operation;
+#[cfg(not(loom))]
 use uslab_magazine::sync::Ordering::Release;
 use uslab_magazine::sync::{
     MutexGuard, Ordering::Relaxed, Parker, abandoned, assert_unlocked, contain_panic, planted,
@@ -305,11 +306,13 @@ impl Cache {
         }
     }
     /// Returns `true` if objects of this cache wait for readers. A thread that defers a free after this call wakes the waiters.
+    #[cfg(not(loom))]
     fn has_in_grace(&self) -> bool {
         // Release: pairs with the Acquire of `begin_grace`.
         [&self.counts.grace, &self.counts.deferred].into_iter().any(|count| count.fetch_add(0, Release) > 0)
     }
     /// Returns `true` if memory may become free without a wake-up: by shrinkers, or by readers that exit.
+    #[cfg(not(loom))]
     fn must_look(&self) -> bool {
         let mut of_account = self.config.account.iter().flat_map(|account| self.core.of_account(account));
         // A checker's clock does not advance: there the reaper runs the shrinkers.
@@ -332,6 +335,7 @@ impl Cache {
     }
     /// Sleeps until it is woken or `deadline` passes; returns `true` if it was woken.
     fn sleep(&self, parker: &Parker, deadline: Option<Instant>, _gfp: Gfp) -> bool {
+        #[cfg(not(loom))]
         while self.must_look() {
             let soon = Instant::now() + ASK_AGAIN;
             if deadline.is_some_and(|deadline| deadline <= soon) {
