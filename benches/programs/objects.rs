@@ -9,8 +9,8 @@ pub(crate) const PROGRAM: Program = Program {
     name: "objects",
     about: "objects with a buffer each come and go; standard error gets the first allocation's time and what is resident",
     parameters: &[
-        Parameter::new("objects", 1000, 100, "objects in use at most"),
-        Parameter::new("kib", 256, 256, "KiB of each buffer"),
+        Parameter::new("objects", 1000, 2000, "objects in use at most"),
+        Parameter::new("kib", 256, 16, "KiB of each buffer"),
         Parameter::new(
             "construct",
             1,

@@ -57,8 +57,8 @@ fn a_malloc_that_hands_out_a_block_twice_is_found() {
     cc.arg(workspace().join("benches/programs/twice.c"));
     assert!(cc.status().expect("a C compiler").success());
     for name in names() {
-        // One object at a time: what the one before it was, it may be.
-        if name.starts_with("cache-") {
+        // One object at a time: what the one before it was, it may be. And that library leaves `calloc` to the C library.
+        if name.starts_with("cache-") || name == "zeros" {
             continue;
         }
         // The runtime's own memory is handed out twice, too: where that makes it wait for ever, it is stopped.

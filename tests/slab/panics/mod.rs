@@ -167,9 +167,8 @@ const ELSEWHERE: &[(&str, &str)] = &[
 const PLACES: &[(&str, usize, &[&str])] = &[
     ("buddy/src/allocator.rs", 1, &["corruption handler of pages"]),
     ("magazine/src/layer.rs", 1, &["supplier"]),
-    ("magazine/src/table.rs", 1, &["memory of a table"]),
     ("magazine/src/table/drain.rs", 2, &["supplier"]),
-    ("magazine/src/table/idle_pages.rs", 1, &["memory of a table"]),
+    ("magazine/src/table/layout.rs", 2, &["memory of a table"]),
     ("magazine/sync/src/observers.rs", 1, &["observer"]),
     ("slab/src/cache/core.rs", 3, &["corruption handler", "captured values"]),
     ("slab/src/cache/deferred.rs", 1, &["reset"]),

@@ -124,7 +124,8 @@ mod tests {
         );
         assert!(error(&folder.path().join("none.rep")).ends_with("none.rep: cannot open"));
         assert!(error(&put("empty.csv", b"")).ends_with("empty.csv: the file is empty"));
-        assert!(error(&put("other.txt", rep)).contains("no event in"), "anything else is a kernel's trace");
+        assert!(error(&put("other.txt", rep)).contains("this is a malloc lab trace"));
+        assert!(error(&put("other.txt", b"# tracer: nop\n")).contains("no event in"));
         assert!(error(&put("wrong.rep", &[b'1', b'\n', 0xff, b'\n'])).contains("wrong.rep:2: no header"));
     }
 }
