@@ -347,10 +347,9 @@ fn verdicts(findings: &Value, words: &str) -> Vec<Value> {
 #[test]
 fn the_book_shows_what_the_lab_prints() {
     let page = include_str!("../../slab/book/src/study.md");
-    let shown =
-        page.split("```text\n").nth(1).and_then(|block| block.split("```").next()).expect("a block of text");
+    let mut shown = page.split("```text\n").skip(1).filter_map(|block| block.split("```").next());
     let printed = told(&["why-magazines", "--exact"]);
-    assert!(printed.contains(shown), "the book shows\n{shown}\nand it prints\n{printed}");
+    assert!(shown.any(|block| printed.contains(block)), "no block of the book is part of\n{printed}");
 }
 
 /// `sim/lab/TEXTS.md` has the same words.
