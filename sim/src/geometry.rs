@@ -93,7 +93,7 @@ pub struct Comparison {
     pub source: String,
     /// Present CPUs.
     pub cpus: u32,
-    /// No table tells the number of CPUs: it is the largest that the orders of the slabs agree with.
+    /// No table has the number of CPUs: it is the largest that the orders of the slabs agree with.
     pub cpus_guessed: bool,
     /// Caches compared.
     pub rows: usize,

@@ -2,7 +2,7 @@
 
 use crate::trace::{Op, Resolver, Tables};
 
-/// A trace, and what its folder tells.
+/// A trace, and the facts that its folder has.
 #[derive(Clone, Copy)]
 pub(super) struct Traced<'t> {
     pub(super) resolver: &'t Resolver,

@@ -1,4 +1,4 @@
-//! What is still live when a trace ends: by call site, which tells who leaks; and by slab, which tells what pins partial ones.
+//! The objects that are live when a trace ends: by call site, to find leaks, and by slab, to find the objects that pin partial slabs.
 //!
 //! An object counts if its allocation is in the trace and its free is not. A site that leaks has live objects of all parts of the trace; one
 //! that fills a cache has them of its beginning; one that is busy, of its end. A slab is known if its pages were allocated in the trace, and

@@ -160,7 +160,7 @@ impl Attributes {
     }
 }
 
-/// What stands for an attribute that a kernel lacks.
+/// The value for an attribute that a kernel lacks.
 fn is_absent(text: &str) -> bool {
     matches!(text, "" | "-" | "NA")
 }

@@ -73,7 +73,7 @@ pub struct Report {
     pub cpu_slabs: u64,
     /// Bytes of objects in sheaves, at most.
     pub parked: u64,
-    /// The caches, in the order that was asked for.
+    /// The caches, in the requested order.
     pub caches: Vec<Row>,
     /// What other settings would cost.
     pub settings: Vec<Setting>,
@@ -120,7 +120,7 @@ pub struct Row {
     pub shrink: Bounds,
     /// What CPUs and nodes hold.
     pub layers: Layers,
-    /// True if `drop_caches` may free its objects, if a table tells.
+    /// True if `drop_caches` may free its objects, if a table has this.
     pub reclaimable: Option<bool>,
     /// Some slabs are of a lower order than usual.
     pub has_small_slabs: bool,

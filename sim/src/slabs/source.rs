@@ -21,7 +21,7 @@ pub struct Snapshot {
     pub read: Vec<String>,
     /// The kernel's release.
     pub kernel: Option<String>,
-    /// CPUs, if a table tells.
+    /// Number of CPUs, if a table has it.
     pub cpus: Option<u32>,
     /// Memory nodes.
     pub nodes: u64,

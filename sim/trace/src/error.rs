@@ -88,7 +88,7 @@ pub enum TraceError {
         /// The first few, shortened, with their numbers.
         first: Vec<(u64, String)>,
     },
-    /// Time goes back on a CPU, which no trace does: the text is of two.
+    /// Time decreases on a CPU, which no trace does: the text is of two.
     TimeGoesBack {
         /// The file.
         path: PathBuf,
