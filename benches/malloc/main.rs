@@ -1,26 +1,30 @@
 //! Whole programs, each with another malloc preloaded: how long they take, and how much memory.
 //!
-//! First the benchmark programs of `programs/`, then real ones. The allocators are the C library's, `libuslab.so`, and the
-//! peers that `benches/peers` has built or the machine has as shared libraries. A program or a library that there is not is
-//! named on standard error.
+//! First the benchmark programs of `programs/`, then real ones, then servers. The allocators are the C library's,
+//! `libuslab.so`, and the peers that `benches/peers` has built or the machine has as shared libraries. A program or a library
+//! that is missing is named on standard error. Each program must give the same answer with every allocator.
 
-use std::fmt::Write as _;
+mod real;
+mod servers;
+
+use std::cell::RefCell;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 use uslab_benches::means::{COLUMNS, OURS, ROW, means, unit};
 use uslab_benches::preload::{Preload, peers};
 use uslab_benches::{Bench, Column, Contender, Kind};
 use wait4::{ResourceUsage, Wait4};
 
-/// What is there to compare.
+/// The allocators of this run.
 fn preloads() -> Vec<Preload> {
     let ours = Preload { name: OURS.into(), kind: Kind::Ours, library: Some(uslab_tests::libuslab()) };
     [vec![ours], peers()].concat()
 }
 
-/// A program with its work.
+/// A program and the work that it does.
 #[derive(Clone, Copy)]
 struct Program {
     case: &'static str,
@@ -29,17 +33,17 @@ struct Program {
     run: fn(&Work<'_>) -> Result<Cost, Failure>,
 }
 
-/// What a program is given.
+/// One run of a program.
 struct Work<'a> {
-    /// Of the malloc.
+    /// The library to preload; `None` for the C library's malloc.
     library: Option<&'a Path>,
-    /// Small.
+    /// `true` for a small run, which only shows that the program works.
     quick: bool,
-    /// A folder of its own.
+    /// An empty folder for this run.
     dir: &'a Path,
 }
 
-/// What it took.
+/// The cost of a run.
 struct Cost {
     time: Duration,
     /// User and system, of the program and all that it waited for.
@@ -48,12 +52,14 @@ struct Cost {
     peak: f64,
     /// What the times are divided by, in operations; real programs have none.
     operations: Option<f64>,
+    /// What it answered, the same with every allocator.
+    answer: Vec<u8>,
 }
 
-/// How a program ended that should have ended well.
+/// The command that failed, and its exit status.
 struct Failure(String);
 
-const PROGRAMS: [Program; 22] = [
+const PROGRAMS: [Program; 33] = [
     Program {
         case: "bench/alloc-test-1",
         needs: &[],
@@ -82,12 +88,23 @@ const PROGRAMS: [Program; 22] = [
     Program { case: "bench/rptest", needs: &[], run: |work| bench(work, &["rptest"]) },
     Program { case: "bench/xmalloc", needs: &[], run: |work| bench(work, &["xmalloc"]) },
     Program { case: "bench/xmalloc-64", needs: &[], run: |work| bench(work, &["xmalloc-64"]) },
-    Program { case: "python3", needs: &["python3"], run: |work| python(work, "pymalloc") },
-    Program { case: "python3, all by malloc", needs: &["python3"], run: |work| python(work, "malloc") },
-    Program { case: "gcc", needs: &["gcc"], run: gcc },
-    Program { case: "sqlite3", needs: &["sqlite3"], run: sqlite },
-    Program { case: "perl", needs: &["perl"], run: perl },
-    Program { case: "redis", needs: &["redis-server", "redis-benchmark"], run: redis },
+    Program { case: "python3", needs: &["python3"], run: |work| real::python(work, "pymalloc") },
+    Program { case: "python3, all by malloc", needs: &["python3"], run: |work| real::python(work, "malloc") },
+    Program { case: "gcc", needs: &["gcc"], run: real::gcc },
+    Program { case: "sqlite3", needs: &["sqlite3"], run: real::sqlite },
+    Program { case: "perl", needs: &["perl"], run: real::perl },
+    Program { case: "php", needs: &["php"], run: real::php },
+    Program { case: "ruby", needs: &["ruby"], run: real::ruby },
+    Program { case: "node", needs: &["node"], run: real::node },
+    Program { case: "java", needs: &["java", "javac"], run: real::java },
+    Program { case: "go, cgo", needs: &["go", "gcc"], run: real::go },
+    Program { case: "rustc", needs: &["rustc"], run: real::rustc },
+    Program { case: "chromium", needs: &["chromium"], run: real::chromium },
+    Program { case: "redis", needs: &["redis-server", "redis-benchmark"], run: servers::redis },
+    Program { case: "memcached", needs: &["memcached"], run: servers::memcached },
+    Program { case: "nginx", needs: &["nginx", "ab"], run: servers::nginx },
+    Program { case: "haproxy", needs: &["haproxy", "ab"], run: servers::haproxy },
+    Program { case: "postgres", needs: &["postgres", "pgbench", "setpriv"], run: servers::postgres },
 ];
 
 impl Work<'_> {
@@ -103,26 +120,37 @@ impl Work<'_> {
         }
         command
     }
-    /// Runs it to its end. It succeeds, and it says something: that is in `answer`.
+    /// Runs it to its end. It must succeed, and print its answer.
     fn time(&self, mut command: Command) -> Result<Cost, Failure> {
-        command.stdout(File::create(self.answer()).expect("a file"));
+        let printed = self.dir.join("answer");
+        command.stdout(File::create(&printed).expect("a file"));
         let start = Instant::now();
         let end = command.spawn().expect("it starts").wait4().expect("its end");
         let time = start.elapsed();
         if !end.status.success() {
             return Err(Failure(format!("{command:?}: {:?}", end.status)));
         }
-        assert!(self.answer().metadata().expect("the file").len() > 0, "{command:?} says nothing");
-        Ok(Cost::new(time, &end.rusage))
+        let answer = std::fs::read(printed).expect("a file");
+        assert!(!answer.is_empty(), "{command:?} prints nothing");
+        Ok(Cost { answer, ..Cost::new(time, &end.rusage) })
     }
-    fn answer(&self) -> PathBuf {
-        self.dir.join("answer")
+    /// Writes a file of the work.
+    fn file(&self, name: &str, text: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.dir.join(name);
+        std::fs::write(&path, text).expect("a file");
+        path
     }
 }
 
 impl Cost {
     fn new(time: Duration, usage: &ResourceUsage) -> Self {
-        Self { time, cpu: usage.utime + usage.stime, peak: usage.maxrss as f64, operations: None }
+        Self {
+            time,
+            cpu: usage.utime + usage.stime,
+            peak: usage.maxrss as f64,
+            operations: None,
+            answer: Vec::new(),
+        }
     }
 }
 
@@ -135,7 +163,7 @@ fn bench(work: &Work<'_>, arguments: &[&str]) -> Result<Cost, Failure> {
     let cost = work.time(command);
     let said = std::fs::read_to_string(said).expect("a file");
     let cost = cost.map_err(|Failure(how)| Failure(how + "\n" + &said))?;
-    let answer = std::fs::read_to_string(work.answer()).expect("a file");
+    let answer = String::from_utf8_lossy(&cost.answer);
     let operations = answer.strip_suffix(" operations\n").and_then(|number| number.parse().ok());
     let peak =
         said.lines().find_map(|line| line.strip_prefix("peak ")?.strip_suffix(" KiB")?.parse::<f64>().ok());
@@ -145,133 +173,6 @@ fn bench(work: &Work<'_>, arguments: &[&str]) -> Result<Cost, Failure> {
         peak: peak.expect("a peak") * 1024.0,
         ..cost
     })
-}
-
-/// Dictionaries, strings, JSON, objects that come and go.
-fn python(work: &Work<'_>, malloc: &str) -> Result<Cost, Failure> {
-    // The interpreter itself, not a launcher that may stand before it.
-    let found = Command::new("python3").args(["-c", "import sys; print(sys.executable)"]).output();
-    let python = String::from_utf8(found.expect("python3").stdout).expect("a path");
-    let script = format!(
-        "
-import json, re, zlib
-class Node:
-    def __init__(self, key, left): self.key, self.left, self.tags = key, left, {{'k': str(key)}}
-total = 0
-for i in range({}):
-    d = {{}}
-    for j in range(20000):
-        d.setdefault(j * 7919 % 997, []).append(str(j) * (j % 7))
-    text = json.dumps(d)
-    again = json.loads(text)
-    words = sorted(re.findall(r'[1-9]+', text), key=lambda w: (len(w), w))
-    tree = None
-    for j in range(20000): tree = Node(j, tree if j % 100 else None)
-    total += len(again) + len(words) + zlib.crc32(' '.join(words).encode()) % 97 + tree.key
-print(total)",
-        work.scale(8)
-    );
-    let mut command = work.command(python.trim());
-    command.args(["-c", &script]).env("PYTHONMALLOC", malloc);
-    work.time(command)
-}
-
-/// One large file, with optimisation.
-fn gcc(work: &Work<'_>) -> Result<Cost, Failure> {
-    let mut source = String::from("#include <stdio.h>\n#include <string.h>\n");
-    let functions = work.scale(200);
-    for n in 0..functions {
-        let _ = write!(
-            source,
-            "struct s{n} {{ int a[{len}]; struct s{n} *next; double d; }};
-int f{n}(struct s{n} *s, int k) {{
-    int sum = {n};
-    for (int i = 0; i < {len}; i++) {{
-        if (s->a[i] % 3 == k) sum += s->a[i] * {n};
-        else if (s->a[i] > {n}) sum ^= i << (k & 7);
-        switch ((sum + i) & 7) {{ case 0: sum -= k; break; case 3: sum *= 5; break; case 5: s->d += sum; break; }}
-    }}
-    while (s->next) {{ s = s->next; sum += (int)s->d + s->a[sum & 3]; }}
-    return sum;
-}}
-",
-            len = n % 13 + 5
-        );
-    }
-    source.push_str("int main(void) { puts(\"done\"); return 0; }\n");
-    std::fs::write(work.dir.join("large.c"), source).expect("a file");
-    let mut command = work.command("gcc");
-    command.args(["-O2", "-S", "-o", "-", "large.c"]);
-    work.time(command)
-}
-
-/// A table of 100,000 rows: filled, indexed, joined, thinned.
-fn sqlite(work: &Work<'_>) -> Result<Cost, Failure> {
-    let rows = work.scale(100_000);
-    let script = format!(
-        "create table t(a integer primary key, b text, c real);
-         with recursive n(i) as (select 1 union all select i + 1 from n where i < {rows})
-             insert into t select i, printf('%08d-%s', i * 7919 % {rows}, hex(i)), i / 3.0 from n;
-         create index tb on t(b);
-         select count(*), sum(a), max(b), round(avg(c), 3) from t;
-         select substr(b, 1, 3) as k, count(*), length(group_concat(b, ',')) from t group by k order by k;
-         delete from t where a % 3 = 0;
-         update t set b = b || '-' || a where a % 2 = 0;
-         select sum(length(x.b || y.b)) from t x join t y on x.a + 1 = y.a;
-         vacuum; select count(*) from t;"
-    );
-    let mut command = work.command("sqlite3");
-    command.args([":memory:", &script]);
-    work.time(command)
-}
-
-/// Hashes of strings that grow, lists, substitutions.
-fn perl(work: &Work<'_>) -> Result<Cost, Failure> {
-    let script = format!(
-        "my $sum = 0;
-         for my $round (1..{}) {{
-             my %h; $h{{$_ % 4999}} .= \"$_,\" for 1..100000;
-             my @parts = map {{ [split /,/, $h{{$_}}] }} sort keys %h;
-             my $s = join ' ', map {{ scalar(@$_) . \":$_->[0]\" }} @parts;
-             $s =~ s/(\\d+):(\\d+)/$2-$1/g;
-             $sum += length $s;
-         }}
-         print \"$sum\\n\";",
-        work.scale(20)
-    );
-    let mut command = work.command("perl");
-    command.args(["-e", &script]);
-    work.time(command)
-}
-
-/// The server under its own benchmark; time is the benchmark's, the rest the server's.
-fn redis(work: &Work<'_>) -> Result<Cost, Failure> {
-    let socket = work.dir.join("socket");
-    let mut server = work.command("redis-server");
-    server.args(["--port", "0", "--save", "", "--unixsocket"]).arg(&socket).stdout(Stdio::null());
-    let mut server = server.spawn().expect("it starts");
-    let client = |program: &str, arguments: &[&str]| {
-        Command::new(program).arg("-s").arg(&socket).args(arguments).output().expect("it starts")
-    };
-    while !client("redis-cli", &["ping"]).stdout.starts_with(b"PONG") {
-        assert!(server.try_wait().expect("its state").is_none(), "redis-server ended");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    let requests = work.scale(100_000).to_string();
-    let commands = "set,get,incr,lpush,rpush,lpop,rpop,sadd,hset,spop,zadd,zpopmin,lrange_100,mset";
-    let start = Instant::now();
-    let done = client(
-        "redis-benchmark",
-        &["-q", "-n", &requests, "-r", "100000", "-d", "128", "-P", "16", "-t", commands],
-    );
-    let time = start.elapsed();
-    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
-    client("redis-cli", &["shutdown", "nosave"]);
-    let end = server.wait4().expect("its end");
-    if !end.status.success() {
-        return Err(Failure(format!("redis-server: {:?}", end.status)));
-    }
-    Ok(Cost::new(time, &end.rusage))
 }
 
 fn main() -> anyhow::Result<()> {
@@ -289,7 +190,9 @@ fn main() -> anyhow::Result<()> {
             eprintln!("malloc: {} left out: there is no {missing}", program.case);
             continue;
         }
+        let answered = Rc::new(RefCell::new(None));
         let contenders = preloads.iter().cloned().map(|preload| {
+            let answered = Rc::clone(&answered);
             let (name, kind) = (preload.name.clone(), preload.kind);
             let round = move || {
                 let dir = tempfile::tempdir().expect("a folder");
@@ -297,6 +200,14 @@ fn main() -> anyhow::Result<()> {
                     (program.run)(&Work { library: preload.library.as_deref(), quick, dir: dir.path() });
                 match cost {
                     Ok(cost) => {
+                        let mut answered = answered.borrow_mut();
+                        let first = answered.get_or_insert_with(|| cost.answer.clone());
+                        assert!(
+                            *first == cost.answer,
+                            "{}: another answer with {}",
+                            program.case,
+                            preload.name
+                        );
                         // Nanoseconds an operation, or seconds.
                         let unit = cost.operations.map_or(1.0, |operations| operations / 1e9);
                         let times = [cost.time, cost.cpu].map(|time| time.as_secs_f64() / unit);
