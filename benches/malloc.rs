@@ -1,8 +1,8 @@
-//! Whole programs, each with another malloc preloaded: how long they take, and how much memory.
+//! Whole programs, each with several mallocs preloaded: their time and memory.
 //!
-//! First the benchmark programs of `programs/`, then real ones. The allocators are the C library's, `libuslab.so`, and the
-//! peers that `benches/peers` has built or the machine has as shared libraries. A program or a library that there is not is
-//! named on standard error.
+//! First the benchmark programs of `programs/`, then real ones. The allocators are the C library's, `libuslab.so`, and the peers
+//! that `benches/peers` has built or the machine has as shared libraries. Missing programs and libraries are named on standard
+//! error.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -14,43 +14,43 @@ use uslab_benches::preload::{Preload, peers};
 use uslab_benches::{Bench, Column, Contender, Kind};
 use wait4::{ResourceUsage, Wait4};
 
-/// What is there to compare.
+/// The mallocs to compare.
 fn preloads() -> Vec<Preload> {
     let ours = Preload { name: OURS.into(), kind: Kind::Ours, library: Some(uslab_tests::libuslab()) };
     [vec![ours], peers()].concat()
 }
 
-/// A program with its work.
+/// A program and the work that it does.
 #[derive(Clone, Copy)]
 struct Program {
     case: &'static str,
-    /// Executables without which it cannot run.
+    /// Executables that it requires.
     needs: &'static [&'static str],
     run: fn(&Work<'_>) -> Result<Cost, Failure>,
 }
 
-/// What a program is given.
+/// The circumstances of a program's run.
 struct Work<'a> {
-    /// Of the malloc.
+    /// The malloc's library.
     library: Option<&'a Path>,
-    /// Small.
+    /// `true` for little work.
     quick: bool,
-    /// A folder of its own.
+    /// A separate folder for its files.
     dir: &'a Path,
 }
 
-/// What it took.
+/// The measured cost.
 struct Cost {
     time: Duration,
-    /// User and system, of the program and all that it waited for.
+    /// User and system time, of the program and of all children for which it waited.
     cpu: Duration,
-    /// Bytes of the largest resident set of a process.
+    /// The largest resident set of a process, in bytes.
     peak: f64,
-    /// What the times are divided by, in operations; real programs have none.
+    /// The number of operations by which times are divided; `None` for real programs.
     operations: Option<f64>,
 }
 
-/// How a program ended that should have ended well.
+/// The failure of a program that should have succeeded.
 struct Failure(String);
 
 const PROGRAMS: [Program; 22] = [
@@ -94,7 +94,7 @@ impl Work<'_> {
     fn scale(&self, full: u32) -> u32 {
         if self.quick { (full / 20).max(1) } else { full }
     }
-    /// A command with the malloc.
+    /// A command that runs with the malloc.
     fn command(&self, program: &str) -> Command {
         let mut command = Command::new(program);
         command.current_dir(self.dir).stdin(Stdio::null());
@@ -103,7 +103,7 @@ impl Work<'_> {
         }
         command
     }
-    /// Runs it to its end. It succeeds, and it says something: that is in `answer`.
+    /// Runs the command until it exits. It must succeed, and print something, which is in the file `answer`.
     fn time(&self, mut command: Command) -> Result<Cost, Failure> {
         command.stdout(File::create(self.answer()).expect("a file"));
         let start = Instant::now();
@@ -126,7 +126,7 @@ impl Cost {
     }
 }
 
-/// One of `programs/`.
+/// Runs a program of `programs/`.
 fn bench(work: &Work<'_>, arguments: &[&str]) -> Result<Cost, Failure> {
     let mut command = work.command(env!("CARGO_BIN_EXE_programs"));
     command.args(arguments).args(work.quick.then_some("--quick"));
@@ -141,15 +141,15 @@ fn bench(work: &Work<'_>, arguments: &[&str]) -> Result<Cost, Failure> {
         said.lines().find_map(|line| line.strip_prefix("peak ")?.strip_suffix(" KiB")?.parse::<f64>().ok());
     Ok(Cost {
         operations: Some(operations.expect("a number of operations")),
-        // Its own: what the kernel says of a child starts with what this process had.
+        // The program's own measurement: the kernel's peak of a child includes what this process had at the fork.
         peak: peak.expect("a peak") * 1024.0,
         ..cost
     })
 }
 
-/// Dictionaries, strings, JSON, objects that come and go.
+/// Dictionaries, strings, JSON, and objects with short lives.
 fn python(work: &Work<'_>, malloc: &str) -> Result<Cost, Failure> {
-    // The interpreter itself, not a launcher that may stand before it.
+    // The interpreter itself: `python3` may be a launcher.
     let found = Command::new("python3").args(["-c", "import sys; print(sys.executable)"]).output();
     let python = String::from_utf8(found.expect("python3").stdout).expect("a path");
     let script = format!(
@@ -205,7 +205,7 @@ int f{n}(struct s{n} *s, int k) {{
     work.time(command)
 }
 
-/// A table of 100,000 rows: filled, indexed, joined, thinned.
+/// A table of 100,000 rows: filled, indexed, joined, partly deleted.
 fn sqlite(work: &Work<'_>) -> Result<Cost, Failure> {
     let rows = work.scale(100_000);
     let script = format!(
@@ -244,7 +244,7 @@ fn perl(work: &Work<'_>) -> Result<Cost, Failure> {
     work.time(command)
 }
 
-/// The server under its own benchmark; time is the benchmark's, the rest the server's.
+/// The server under its own benchmark. The time is the benchmark's, the other costs are the server's.
 fn redis(work: &Work<'_>) -> Result<Cost, Failure> {
     let socket = work.dir.join("socket");
     let mut server = work.command("redis-server");
@@ -297,12 +297,12 @@ fn main() -> anyhow::Result<()> {
                     (program.run)(&Work { library: preload.library.as_deref(), quick, dir: dir.path() });
                 match cost {
                     Ok(cost) => {
-                        // Nanoseconds an operation, or seconds.
+                        // Nanoseconds per operation, or seconds.
                         let unit = cost.operations.map_or(1.0, |operations| operations / 1e9);
                         let times = [cost.time, cost.cpu].map(|time| time.as_secs_f64() / unit);
                         vec![times[0], times[1], cost.peak / f64::from(1 << 20)]
                     }
-                    // A peer that cannot run a program has no number for it. Ours has to.
+                    // A peer that cannot run a program has no number for it. This project's malloc must run all.
                     Err(Failure(how)) if preload.kind == Kind::General => {
                         eprintln!("malloc: {} failed with {}: {how}", program.case, preload.name);
                         Vec::new()
