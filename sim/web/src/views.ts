@@ -2,7 +2,7 @@
 
 /** What there is to know of a stream before it runs. */
 export type About = {
-/** What it is called. */
+/** The name in tables. */
 title: string,
 /** CPUs. */
 cpus: number,

@@ -1,8 +1,7 @@
 //! A pool of values whose free slots are on a lock-free stack (Treiber 1986), and how it is checked.
 //!
-//! The thread that takes a slot owns its value until it returns the slot. A head that is read, and exchanged later, may have been
-//! taken and returned in between, with another slot below it (the ABA problem). So the head carries a tag, which each take
-//! increments.
+//! The thread that takes a slot owns its value until it returns the slot. Between a load of the head and its exchange, that slot
+//! may be taken and returned with another one below it (the ABA problem). So the head has a tag, which each take increments.
 //!
 //! `checks.rs` has the models, the random schedules and the bug that they must find. Run in this folder:
 //!
@@ -68,14 +67,12 @@ impl<T> Slots<T> {
         loop {
             let number = head as u32;
             let slot = self.slots.get(number as usize)?;
-            // Relaxed: ordered by the head. The value may be from a later use of the slot; then the head's tag has changed, and
-            // the exchange fails.
+            // Relaxed: ordered by the head. If the slot was reused since, the head's tag has changed, and the exchange fails.
             let next = slot.next.load(Relaxed);
             let tagged = head.wrapping_add(TAG);
             planted!("a take leaves the tag as it is" => let tagged = head);
             let new = tagged & !u64::from(NONE) | u64::from(next);
-            // Relaxed: success needs no ordering, because the head was read with Acquire before. Acquire on failure: pairs with
-            // the Release in `give`, for the head that was found instead.
+            // Relaxed: the head was read with Acquire. Acquire on failure: pairs with the Release in `give`, for the head found.
             match self.head.compare_exchange_weak(head, new, Relaxed, Acquire) {
                 Ok(_) => return Some(Taken { slots: self, number }),
                 Err(found) => head = found,
