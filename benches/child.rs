@@ -1,6 +1,6 @@
-//! Subjects in other processes. A process that is kept over the rounds answers one question after the other, so its rounds
-//! are interleaved with everybody's: this program under a preloaded malloc, or one that was built from an older commit. A
-//! process of its own for a single round starts from memory that nobody has used.
+//! Subjects in other processes. A process that is kept over the rounds answers one question after the other, so its rounds are
+//! interleaved with those of all others: this program under a preloaded malloc, or one that was built from an older commit. A
+//! separate process for each single round starts with unused memory.
 
 use crate::rounds::Contender;
 use crate::subject::Kind;
@@ -16,7 +16,7 @@ use std::rc::Rc;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
-/// One round of a subject.
+/// A request for one round of a subject.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Question {
     pub(crate) row: String,
@@ -24,12 +24,12 @@ pub(crate) struct Question {
     pub(crate) subject: String,
 }
 
-/// How to start a process that answers questions.
+/// A command that starts a process that answers questions.
 #[derive(Clone, Debug)]
 pub(crate) struct Program {
     /// This or another build of the same bench.
     pub(crate) path: PathBuf,
-    /// What is preloaded.
+    /// The library to preload, if any.
     pub(crate) library: Option<PathBuf>,
     pub(crate) quick: bool,
 }
@@ -48,7 +48,7 @@ impl Program {
     }
 }
 
-/// A process that answers.
+/// A running process that answers questions.
 #[derive(Debug)]
 struct Answering {
     child: Child,
@@ -71,7 +71,7 @@ impl Answering {
         let (answered, waiting) = mpsc::channel::<()>();
         let killer = std::thread::spawn(move || {
             let late = waiting.recv_timeout(limit) == Err(RecvTimeoutError::Timeout);
-            // It is not waited for yet, so the number is still its own.
+            // It was not waited for yet, so its process id is still in use.
             late && kill(process, Signal::SIGKILL).is_ok()
         });
         let answer = self.ask(question);
@@ -83,13 +83,13 @@ impl Answering {
 
 impl Drop for Answering {
     fn drop(&mut self) {
-        // It ends when there are no more questions.
+        // It exits when there are no more questions.
         self.questions = None;
         _ = self.child.wait();
     }
 }
 
-/// A process that is started with the first question, and not again when it failed.
+/// A process that is started for the first question, and not restarted after it failed.
 #[derive(Clone, Debug)]
 pub(crate) struct Companion {
     name: String,
@@ -101,7 +101,7 @@ impl Companion {
     pub(crate) fn new(name: &str, program: Program) -> Self {
         Self { name: name.into(), program, process: Rc::default() }
     }
-    /// The contender that has its rounds there: all in the same process, or (`isolated`) each in a new one.
+    /// A contender whose rounds run there: all in the same process, or (`isolated`) each in a new one.
     pub(crate) fn contender(
         &self,
         name: String,
@@ -121,7 +121,8 @@ impl Companion {
         };
         Contender::new(name, kind, round)
     }
-    /// Nothing, and once a word on standard error, if the process fails; nothing if it does not know the subject.
+    /// One round. Returns no values if the process does not know the subject, or fails; the first failure is reported on standard
+    /// error.
     fn round(&self, question: &Question) -> Vec<f64> {
         let mut process = self.process.borrow_mut();
         let started = process.get_or_insert_with(|| {
@@ -138,7 +139,7 @@ impl Companion {
         })
     }
 
-    /// One round in a separate process. Nothing, and a message on standard error, if it fails or exceeds the limit.
+    /// One round in a separate process. If it fails or exceeds the limit, reports that on standard error and returns no values.
     fn alone(&self, question: &Question) -> Vec<f64> {
         let answer = self.program.start().and_then(|mut process| process.ask_within(LIMIT, question));
         answer.unwrap_or_else(|error| {
@@ -148,13 +149,13 @@ impl Companion {
     }
 }
 
-/// How long a process with one question may take. Allocators that spin on a lock may take longer with 4,096 threads.
+/// The time limit of a process with one question. Allocators that spin on a lock may take longer with 4,096 threads.
 const LIMIT: Duration = Duration::from_secs(30);
 
 /// Answers the questions on standard input until there are no more.
 ///
 /// # Errors
-/// A question that is none, or nobody to read the answers.
+/// A question cannot be parsed, or the answer cannot be written.
 pub(crate) fn serve(mut round: impl FnMut(&Question) -> Vec<f64>) -> anyhow::Result<()> {
     for line in std::io::stdin().lock().lines() {
         let question = serde_json::from_str(&line?)?;

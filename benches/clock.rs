@@ -1,17 +1,17 @@
-//! Time. What a loop costs is the CPU time of its thread: being descheduled does not count, so a busy machine blurs it less
-//! than wall-clock time (shared caches and frequency still show). Single operations are stamped with the CPU's time
-//! stamp counter.
+//! Time. The cost of a loop is the CPU time of its thread: time during which it is descheduled does not count, so a busy machine
+//! blurs it less than wall-clock time (shared caches and the CPU's frequency still show). Single operations are stamped with the
+//! CPU's time stamp counter.
 
 use nix::time::{ClockId, clock_gettime};
 use std::time::{Duration, Instant};
 
-/// CPU time of the calling thread. A system call, 0.2 microseconds or so.
+/// CPU time of the calling thread. Costs a system call, about 0.2 microseconds.
 pub fn cpu() -> Duration {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
 }
 
-/// Runs `chunk` (it does so many operations as it is told, or says how many it did) until it used `budget` of CPU time
-/// and `more` says no. Returns nanoseconds an operation.
+/// Runs `chunk` until it has used `budget` of CPU time and `more` returns `false`. `chunk` gets the number of operations to do,
+/// and returns the number that it did. Returns nanoseconds per operation.
 pub fn per_operation(
     budget: Duration,
     mut more: impl FnMut() -> bool,
@@ -23,7 +23,7 @@ pub fn per_operation(
     loop {
         operations += chunk();
         let used = cpu() - start;
-        // `more` hears of every chunk after the budget, so that it can count who is ready.
+        // `more` is called for every chunk after the budget, so that it can count the threads that are ready.
         if used >= budget {
             finished = !more();
         }
@@ -33,7 +33,7 @@ pub fn per_operation(
     }
 }
 
-/// The time stamp counter, not before what comes before it in the program has ended, and before anything after it begins.
+/// The time stamp counter, read after all earlier instructions have completed and before any later one begins.
 #[inline(always)]
 pub fn stamp() -> u64 {
     #[cfg(target_arch = "x86_64")]

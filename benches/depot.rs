@@ -1,5 +1,5 @@
-//! How often a second CPUs can exchange magazines with the depot that they share, by the number of CPUs. Only ours: what
-//! is measured is the part behind the fast path.
+//! How many magazines per second CPUs can exchange with the depot that they share, by the number of CPUs. It measures only this
+//! project's magazines, because the slow path behind the inlined one is its subject.
 
 use std::ptr::NonNull;
 use std::time::Duration;
@@ -8,14 +8,14 @@ use uslab_benches::{Bench, Column, Contender, Kind};
 use uslab_magazine::sync::{Arc, AtomicUsize, Ordering};
 use uslab_magazine::{Config, Cpus, Heap, Layer, MAX_DEPOT, Operation, Path, Round, Supplier, Table};
 
-/// Rounds in a magazine: few, so that exchanges are most of the work.
+/// Rounds in a magazine: so few that exchanges are most of the work.
 const CAPACITY: u16 = 4;
 
 /// A numbered round.
 #[derive(Clone, Copy)]
 struct TestRound(NonNull<u8>);
 
-// SAFETY: a number, nothing lies there.
+// SAFETY: a number; it is never dereferenced.
 unsafe impl Send for TestRound {}
 
 impl Round for TestRound {
@@ -27,7 +27,7 @@ impl Round for TestRound {
     }
 }
 
-/// Makes rounds; takes back none, or the depot is too small.
+/// A supplier that makes rounds, and panics if a round is returned: the depot would be too small.
 struct Maker {
     made: AtomicUsize,
     flushed: AtomicUsize,
@@ -38,7 +38,7 @@ impl Supplier<TestRound> for Maker {
         op.did(Path::Slab);
         for _ in 0..max {
             let number = self.made.fetch_add(1, Ordering::Relaxed) + 1;
-            // A magazine's round is a multiple of 8, as addresses are; numbers begin at 8.
+            // Rounds must be multiples of 8, as addresses are; numbers begin at 8.
             put(TestRound(NonNull::new(std::ptr::without_provenance_mut(number * 8)).expect("not zero")));
         }
         max
@@ -60,7 +60,7 @@ struct Exchanges {
 impl Exchanges {
     fn new(stock: u16, most: usize, budget: Duration) -> Option<Self> {
         let os = Cpus::os();
-        // Four times what a CPU can hold: most of a batch comes from the depot and goes there.
+        // Four times what a CPU can hold, so that most of a batch comes from the depot and is returned to it.
         let batch = 4 * usize::from(CAPACITY) * (2 + usize::from(stock));
         let depot_limit = (2 * most * batch / usize::from(CAPACITY)) as u32;
         let region = Table::<Heap>::region_bytes(&os, false);
@@ -76,7 +76,7 @@ impl Exchanges {
         })
     }
 
-    /// Million exchanges a CPU second, and nanoseconds for a pair.
+    /// Millions of exchanges per CPU second, and nanoseconds for a pair.
     fn with(&self, threads: usize) -> [f64; 2] {
         let before = self.layer.stats();
         let member = |_, team: &Team| {
@@ -97,7 +97,7 @@ impl Exchanges {
         };
         let ns = mean(&Team::run(threads, true, self.budget, member));
         let after = self.layer.stats();
-        // Exchanges a pair over the whole run, warm-up included, by the pairs that a CPU second has.
+        // Exchanges per pair over the whole run, including the warm-up, times the pairs in a CPU second.
         let pairs = (after.allocs - before.allocs) as f64;
         let exchanges = (after.depot_exchanges - before.depot_exchanges) as f64;
         [exchanges / pairs * threads as f64 * 1e3 / ns, ns]

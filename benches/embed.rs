@@ -1,6 +1,7 @@
-//! What a program pays in memory, time of its start, and system calls for the malloc that it is run with: tables.
+//! Tables of what a malloc costs the program that runs with it: memory, start-up time, and system calls.
 //!
-//! `cargo bench -p uslab-benches --bench embed`, some 20 minutes; `-- --quick` shows that it works; `-- --table zeros` prints one table.
+//! `cargo bench -p uslab-benches --bench embed` takes some 20 minutes; `-- --quick` shows that it works; `-- --table zeros`
+//! prints one table.
 
 use clap::{Parser, ValueEnum};
 use std::ffi::OsStr;
@@ -12,7 +13,7 @@ use uslab_tests::{cargo, compiled_from, libuslab};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Table {
-    /// Objects of a cache that hold a buffer each
+    /// Objects of a cache that each hold a buffer
     Objects,
     /// Resident memory of a service after it has dropped its data
     Returns,
@@ -20,7 +21,7 @@ enum Table {
     Filters,
     /// A process that allocates once, and small objects
     Small,
-    /// Zeroed blocks of which eight bytes are touched
+    /// Zeroed blocks of which eight bytes are accessed
     Zeros,
     /// Threads and blocks under `ulimit -v`; memory that is freed and mapped in a small control group
     Limits,
@@ -36,29 +37,29 @@ struct Options {
     table: Vec<Table>,
     /// Only the mallocs whose name contains this
     malloc: Option<String>,
-    /// Cargo says this to every bench.
+    /// Cargo passes this to every bench.
     #[arg(long, hide = true)]
     bench: bool,
 }
 
-/// A malloc to preload, and what `USLAB_OPTIONS` is with it.
+/// A malloc to preload, and its `USLAB_OPTIONS`.
 type Malloc = (Preload, &'static str);
 
 const KEPT: [&str; 3] = ["all dropped", "nine tenths", "all but one a page"];
 const THEN: [&str; 2] = ["idle", "busy"];
 const ON: [&str; 2] = ["threads", "tokio tasks"];
 
-/// What is preloaded, as the dynamic linker wants it.
+/// The value of `LD_PRELOAD`.
 fn library(malloc: &Preload) -> &OsStr {
     malloc.library.as_deref().map_or(OsStr::new(""), Path::as_os_str)
 }
 
-/// The number behind `name` on a line of its own in a report.
+/// The number after `name` on a line of a report.
 fn number(report: &str, name: &str) -> Option<f64> {
     report.lines().find_map(|line| line.strip_prefix(name))?.split_whitespace().next()?.parse().ok()
 }
 
-/// What the program of that name says on standard error.
+/// Runs the program called `name`. Returns its standard error.
 fn report(malloc: &Malloc, quick: bool, name: &str, numbers: &[(&str, usize)]) -> Option<String> {
     let mut command = Command::new(env!("CARGO_BIN_EXE_programs"));
     command.arg(name).args(quick.then_some("--quick"));
@@ -118,7 +119,7 @@ fn returns(mallocs: &[Malloc], quick: bool) {
     }
 }
 
-/// As the test of filters prints it, which says what each filter is and which programs these are.
+/// Prints the rows of the test of filters, which describes each filter and the programs.
 fn filters() {
     const TEST: &str = "behind_filters_of_system_calls_programs_end_for_no_call_of_the_library";
     println!(
@@ -151,7 +152,7 @@ fn filters() {
     assert!(output.status.success(), "{all}");
 }
 
-/// A C program of the tests.
+/// Compiles a C program of the tests.
 fn compiled(name: &str, dir: &Path) -> PathBuf {
     let dir = dir.join(name);
     std::fs::create_dir(&dir).expect("a folder");
@@ -181,7 +182,7 @@ fn small(mallocs: &[Malloc], dir: &Path) {
             counted.map(|output| String::from_utf8_lossy(&output.stderr).into_owned()).unwrap_or_default();
         let instructions =
             text.lines().find_map(|line| line.split_once("Collected :")?.1.trim().parse().ok());
-        // Of a huge page most would be none of the objects.
+        // A huge page would be mostly unused, so huge pages are off.
         let options = format!("{options},huge_pages=never");
         let text = said(
             Command::new(&program)

@@ -1,5 +1,5 @@
-//! What pools of one size cost: a hot pair and batches, beside the system's allocator; what their checks add; whether making a
-//! pool depends on its size; how fast what is out is walked; and what a page costs that was never touched.
+//! The cost of pools of one size: a hot pair and batches, compared with the system's allocator; the cost of their checks; whether
+//! making a pool depends on its size; the speed of a walk over objects in use; and the cost of a page that was never accessed.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::hint::black_box;
@@ -14,18 +14,18 @@ use uslab_benches::{Bench, Column, Contender, Kind, clock};
 const OBJECT: Layout = Layout::new::<[u64; 8]>();
 /// Objects of a batch.
 const BATCH: usize = 1000;
-/// Room of the pools.
+/// Bytes of the pools.
 const BYTES: usize = 1 << 20;
 
-/// One size of objects.
+/// Allocates objects of one size.
 trait Objects: 'static {
     fn alloc(&mut self) -> NonNull<u8>;
     /// # Safety
-    /// Allocated from here, not freed since.
+    /// The object was allocated here and is not freed yet.
     unsafe fn free(&mut self, object: NonNull<u8>);
 }
 
-/// `$alloc` and `$free` of a pool.
+/// Implements [`Objects`] for a pool, by `$alloc` and `$free`.
 macro_rules! objects {
     ($($pool:ty: |$p:ident| $alloc:expr, |$o:ident| $free:expr;)+) => {$(
         impl Objects for $pool {
@@ -37,14 +37,14 @@ macro_rules! objects {
             #[inline(always)]
             unsafe fn free(&mut self, $o: NonNull<u8>) {
                 let $p = self;
-                // SAFETY: by contract.
+                // SAFETY: the caller guarantees that the object was allocated here and is not freed yet.
                 let _ = unsafe { $free };
             }
         }
     )+};
 }
 
-/// An [`IndexPool`] that does not look at the addresses of frees.
+/// An [`IndexPool`] that does not check the addresses of frees.
 struct Unchecked(IndexPool<HeapArea>);
 /// A list and its memory.
 struct Listed(FreeList, #[allow(dead_code, reason = "owns the memory")] HeapArea);
@@ -71,12 +71,12 @@ impl Objects for Malloc {
     }
     #[inline(always)]
     unsafe fn free(&mut self, object: NonNull<u8>) {
-        // SAFETY: by contract.
+        // SAFETY: the caller guarantees that the object was allocated here with this layout, and is not freed yet.
         unsafe { System.dealloc(object.as_ptr(), OBJECT) };
     }
 }
 
-/// Nanoseconds of a hot pair and of a pair of a batch.
+/// Measures nanoseconds of a hot pair, and of a pair of a batch.
 fn measured(mut pool: impl Objects, budget: Duration) -> impl FnMut() -> Vec<f64> + 'static {
     let mut batch = Vec::with_capacity(BATCH);
     move || {
@@ -86,7 +86,7 @@ fn measured(mut pool: impl Objects, budget: Duration) -> impl FnMut() -> Vec<f64
             || {
                 for stamp in 0..20_000_u64 {
                     let object = black_box(pool.alloc());
-                    // SAFETY: 64 bytes that are ours.
+                    // SAFETY: the object has 64 bytes and belongs to this function.
                     unsafe {
                         object.cast().write(stamp);
                         pool.free(object);
@@ -101,7 +101,7 @@ fn measured(mut pool: impl Objects, budget: Duration) -> impl FnMut() -> Vec<f64
             || {
                 for stamp in 0..BATCH as u64 {
                     let object = pool.alloc();
-                    // SAFETY: 64 bytes that are ours.
+                    // SAFETY: the object has 64 bytes and belongs to this function.
                     unsafe { object.cast().write(stamp) };
                     batch.push(object);
                 }
@@ -127,7 +127,7 @@ fn operations(bench: &mut Bench) -> Result<(), PoolError> {
     let size = OBJECT.size();
     let blocks = BYTES / size;
     let list = area()?;
-    // SAFETY: the memory lives as long as the list, and is nobody else's.
+    // SAFETY: the memory lives as long as the list, and is not used elsewhere.
     let list = Listed(unsafe { FreeList::new(list.memory(), size, OBJECT.align(), 0) }?, list);
     let each = IndexPool::with_blocks(area()?, size, blocks, Initialise::EachAllocation)?;
     let classes = ClassPools::new(&SizeClasses::micro(), BYTES)?;
@@ -149,7 +149,7 @@ fn operations(bench: &mut Bench) -> Result<(), PoolError> {
     Ok(())
 }
 
-/// Making a pool and taking one object, on memory that is mapped for each.
+/// Makes a pool and allocates one object, on memory that is mapped each time.
 fn making(bench: &mut Bench) {
     let budget = bench.budget();
     let lazy = |blocks: usize| {
@@ -184,7 +184,7 @@ fn making(bench: &mut Bench) {
     bench.group("make and take one", [Column::lower("", "ns")], contenders);
 }
 
-/// A walk over what is out, one slot in ten of 100,000, adding up a word of each.
+/// Walks over the objects in use, one slot in ten of 100,000, and adds up a word of each.
 fn walks(bench: &mut Bench) -> Result<(), PoolError> {
     const SLOTS: usize = 100_000;
     let budget = bench.budget();
@@ -193,10 +193,10 @@ fn walks(bench: &mut Bench) -> Result<(), PoolError> {
     let mut marks = MarkedPool::new(area()?, OBJECT.size(), OBJECT.align())?;
     let by_bits: Vec<_> = (0..SLOTS).map(|_| bits.alloc(OBJECT).expect("room")).collect();
     let by_marks: Vec<_> = (0..SLOTS).map(|_| marks.alloc(OBJECT).expect("room")).collect();
-    // Every tenth stays, in an order that is not that of the slots for who follows links.
+    // Every tenth object stays, in an order different from the slots', which matters if a walk follows links.
     let mut kept = Vec::new();
     for index in (0..SLOTS).map(|index| index * 7919 % SLOTS) {
-        // SAFETY: allocated above, freed at most once; what stays is ours.
+        // SAFETY: allocated above, freed at most once; the others are in use.
         unsafe {
             if index % 10 == 0 {
                 by_bits[index].cast::<u64>().write(1);
@@ -209,12 +209,12 @@ fn walks(bench: &mut Bench) -> Result<(), PoolError> {
     }
     let links = kept.windows(2).map(|pair| (pair[0], Some(pair[1]))).chain([(kept[kept.len() - 1], None)]);
     for (object, next) in links {
-        // SAFETY: the second word of an object that is ours.
+        // SAFETY: the second word of an object in use.
         unsafe { object.add(8).cast::<Option<NonNull<u8>>>().write(next) };
     }
-    // SAFETY: objects that are out have a word.
+    // SAFETY: an object in use has a word.
     let word = |object: NonNull<u8>| unsafe { object.cast::<u64>().read() };
-    // The list goes through the objects of the checked pool, which both keep.
+    // The linked list goes through objects of the checked pool, which the closures share.
     let (bits, first) = (std::rc::Rc::new(bits), kept[0]);
     let memory = bits.clone();
     let walk = |name, mut sum: Box<dyn FnMut() -> u64>| {
@@ -229,7 +229,7 @@ fn walks(bench: &mut Bench) -> Result<(), PoolError> {
     };
     let linked = move || {
         let _ = &memory;
-        // SAFETY: a chain of objects that are out.
+        // SAFETY: the chain links objects in use.
         let next = |object: &NonNull<u8>| unsafe { object.add(8).cast::<Option<NonNull<u8>>>().read() };
         std::iter::successors(Some(first), next).map(word).sum()
     };
@@ -242,11 +242,11 @@ fn walks(bench: &mut Bench) -> Result<(), PoolError> {
     Ok(())
 }
 
-/// A store into each page of 64 MiB: pages that were never touched, and again.
+/// Stores to each page of 64 MiB: for the first time, and again.
 fn pages(bench: &mut Bench) {
     const PAGES: usize = (64 << 20) / 4096;
     let touch = |area: &MappedArea| {
-        // SAFETY: within the area, which is ours.
+        // SAFETY: within the area, which this function owns.
         (0..PAGES).for_each(|page| unsafe { area.memory().cast::<u8>().add(page * 4096).write_volatile(1) });
     };
     let round = move |warm: bool| {

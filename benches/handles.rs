@@ -1,5 +1,5 @@
-//! What a handle costs beside an index, a pointer, `Arc` and `Weak`: to find an object, to find that it is gone, to replace
-//! one, to visit all. Ratios are to the better one of `Arc` and `Weak`, or to `Box`.
+//! The cost of a handle compared with an index, a pointer, `Arc` and `Weak`: to find an object, to find that it is gone, to
+//! replace one, and to visit all. Ratios are to the better one of `Arc` and `Weak`, or to `Box`.
 
 use rand::seq::SliceRandom;
 use std::hint::black_box;
@@ -10,7 +10,7 @@ use uslab::handle::{HandleCache, HandleTable, PackedArray, SlotMap, WrapPolicy};
 use uslab_benches::work::{below, random};
 use uslab_benches::{Bench, Column, Contender, Kind, clock};
 
-/// `WORDS` times 8 bytes.
+/// A value of `WORDS` words.
 type Value<const WORDS: usize> = [u64; WORDS];
 
 fn value<const WORDS: usize>(stamp: usize) -> Value<WORDS> {
@@ -19,8 +19,8 @@ fn value<const WORDS: usize>(stamp: usize) -> Value<WORDS> {
     value
 }
 
-/// Looks every name up in a random order, again and again. `find` returns the stamp of what it found, 0 for nothing; the
-/// sum shows that it found what it should.
+/// Looks up every name in a random order, repeatedly. `find` returns the stamp of the object that it found, or 0; the sum of
+/// stamps is checked.
 struct LookUp {
     budget: Duration,
     objects: usize,
@@ -48,7 +48,7 @@ impl LookUp {
         })
     }
 
-    /// All ways to find an object, or (`gone`) to find that it is not there any more.
+    /// All ways to find an object, or (`gone`) to find that it does not exist any more.
     fn contenders(budget: Duration, objects: usize, gone: bool) -> anyhow::Result<Vec<Contender>> {
         let sum = if gone { 0 } else { (objects * (objects + 1) / 2) as u64 };
         let this = Self { budget, objects, sum };
@@ -120,7 +120,7 @@ impl LookUp {
     }
 }
 
-/// Replaces a random one of 1,000 values by a new one, again and again: what a move costs by the size of the values.
+/// Replaces a random one of 1,000 values by a new one, repeatedly. Shows the cost of moving values, by their size.
 fn replace<const WORDS: usize>(budget: Duration) -> anyhow::Result<Vec<Contender>> {
     const LIVE: usize = 1000;
     const CHUNK: u64 = 1000;
@@ -169,7 +169,7 @@ fn replace<const WORDS: usize>(budget: Duration) -> anyhow::Result<Vec<Contender
     ])
 }
 
-/// Adds up what is left of 10,000 values when so many of a hundred were freed at random.
+/// Adds up the values that are left of 10,000 after `freed` per cent were freed at random.
 fn visit(budget: Duration, freed: usize) -> anyhow::Result<Vec<Contender>> {
     const VALUES: usize = 10_000;
     let mut table = HandleTable::<Value<4>>::new();

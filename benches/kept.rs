@@ -1,8 +1,8 @@
-//! The samples of interleaved rounds as criterion's benchmarks.
+//! Passes the samples of interleaved rounds to criterion as benchmarks.
 //!
-//! Criterion measures one subject after the other, and so compares minutes with minutes. Here the rounds come first, every
-//! subject in each of them; criterion is then handed what they measured, for its statistics, its report, and the baselines
-//! that it saves and compares with.
+//! Criterion measures one subject after the other, and so compares different minutes. Here the rounds come first, with every
+//! subject in each; then criterion gets the samples, for its statistics, its report, and the baselines that it saves and compares
+//! with.
 
 use crate::report::Row;
 use anyhow::Context;
@@ -18,7 +18,7 @@ use std::time::Duration;
 /// Criterion refuses smaller samples.
 const LEAST: usize = 10;
 
-/// What is saved, and compared with.
+/// Baselines to save and to compare with.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct Baselines {
     /// Saves the samples as a baseline of criterion's
@@ -27,12 +27,12 @@ pub struct Baselines {
     /// Compares with a saved baseline
     #[arg(long, value_name = "NAME", conflicts_with = "save_baseline")]
     baseline: Option<String>,
-    /// Criterion's report in HTML, too, under target/criterion/report
+    /// Also writes criterion's HTML report, under target/criterion/report
     #[arg(long)]
     plots: bool,
 }
 
-/// A value that was measured before, in the unit of its row.
+/// Criterion's measurement of a value that was measured before, in the unit of its row.
 struct Kept(&'static str);
 
 impl Measurement for Kept {
@@ -68,7 +68,7 @@ impl ValueFormatter for Kept {
     }
 }
 
-/// Criterion's folder, of the target directory that this program lies in.
+/// Criterion's folder in the target directory of this program.
 pub(crate) fn directory() -> PathBuf {
     std::env::var_os("CRITERION_HOME").map_or_else(
         || {
@@ -80,7 +80,7 @@ pub(crate) fn directory() -> PathBuf {
     )
 }
 
-/// What a row's samples were measured on.
+/// The circumstances of a row's samples.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Run {
     /// The commit of the tree, with `-dirty` if it had changes.
@@ -95,7 +95,7 @@ impl fmt::Display for Run {
     }
 }
 
-/// The commit of the tree.
+/// The commit of the working tree.
 pub(crate) fn commit() -> String {
     let mut git = Command::new("git");
     git.args(["describe", "--always", "--dirty", "--abbrev=8", "--exclude=*"]);
@@ -104,7 +104,7 @@ pub(crate) fn commit() -> String {
     said.ok().filter(|said| !said.is_empty()).unwrap_or_else(|| "unknown".into())
 }
 
-/// Criterion's name of a folder. The file of a run is in the folder of its row.
+/// Criterion's folder name. The file of a run is in the folder of its row.
 fn folder(name: &str) -> String {
     name.replace(['?', '"', '/', '\\', '*', '<', '>', ':', '|', '^'], "_")
 }
@@ -112,10 +112,10 @@ fn run_file(directory: &Path, row: &str, baseline: &str) -> PathBuf {
     directory.join(folder(row)).join(format!("{baseline}.run.json"))
 }
 
-/// Saves, for each row that is saved as a baseline, what it was measured on.
+/// Writes the circumstances of each row that is saved as a baseline.
 ///
 /// # Errors
-/// A file that cannot be written.
+/// A file cannot be written.
 fn save_run(rows: &[&Row], run: &Run, baseline: &str, directory: &Path) -> anyhow::Result<()> {
     for row in rows {
         let path = run_file(directory, &row.row, baseline);
@@ -124,10 +124,10 @@ fn save_run(rows: &[&Row], run: &Run, baseline: &str, directory: &Path) -> anyho
     Ok(())
 }
 
-/// What was kept of the runs that rows of a baseline are from: a line each, with the rows if there are several runs.
+/// The circumstances of a baseline's rows: a line for each run, with its rows if there are several runs.
 ///
 /// # Errors
-/// A file that is none of [`Run`]'s.
+/// A file is not a valid [`Run`].
 pub(crate) fn runs(directory: &Path, rows: &[&str], baseline: &str) -> anyhow::Result<String> {
     let mut runs: Vec<(String, Vec<&str>)> = Vec::new();
     for row in rows {
@@ -152,10 +152,10 @@ pub(crate) fn runs(directory: &Path, rows: &[&str], baseline: &str) -> anyhow::R
     Ok(runs.into_iter().map(line).collect::<Vec<_>>().join("\n"))
 }
 
-/// Hands rows to criterion, each as a benchmark named row/case/subject. Rows of fewer rounds than criterion wants are left out.
+/// Passes rows to criterion, each as a benchmark named row/case/subject. Rows with too few rounds for criterion are omitted.
 ///
 /// # Errors
-/// The run cannot be kept with a baseline.
+/// The circumstances cannot be saved with a baseline.
 pub(crate) fn analyse(
     rows: &[Row],
     run: &Run,
@@ -168,7 +168,8 @@ pub(crate) fn analyse(
             .with_measurement(Kept(row.unit))
             .output_directory(directory)
             .sample_size(row.samples.len())
-            // One call, whose value is not used; and then as many iterations as make a nanosecond's fraction count.
+            // The warm-up is one call, whose value is not used; then there are so many iterations that a fraction of a nanosecond
+            // counts.
             .warm_up_time(Duration::from_nanos(1))
             .measurement_time(Duration::from_secs(1))
             .nresamples(10_000);
@@ -183,7 +184,7 @@ pub(crate) fn analyse(
         }
         let mut group = criterion.benchmark_group(&row.row);
         group.sampling_mode(SamplingMode::Flat);
-        // In a circle: however often criterion warms up, each sample is then taken once.
+        // The samples repeat, so each is used once however often criterion warms up.
         let mut samples = row.samples.iter().cycle();
         let mut next = |iterations: u64| iterations as f64 * samples.next().copied().unwrap_or_default();
         group.bench_function(id(row), |bencher| bencher.iter_custom(&mut next));
@@ -195,7 +196,7 @@ pub(crate) fn analyse(
     baselines.save_baseline.as_ref().map_or(Ok(()), |name| save_run(&enough, run, name, directory))
 }
 
-/// As criterion names it within its group. A benchmark without a case has its subject for one.
+/// Criterion's name within its group. A benchmark without a case has its subject as the case.
 fn id(row: &Row) -> BenchmarkId {
     match row.case.as_str() {
         "" => BenchmarkId::from_parameter(&row.subject),
@@ -203,10 +204,10 @@ fn id(row: &Row) -> BenchmarkId {
     }
 }
 
-/// What criterion saved of a row as a baseline; nothing if it did not.
+/// The samples of a row that criterion saved as a baseline; empty if it did not.
 ///
 /// # Errors
-/// A file of criterion's that is not one.
+/// A file is not a valid file of criterion's.
 pub(crate) fn saved(
     directory: &Path,
     [row, case, subject]: [&str; 3],
@@ -227,10 +228,10 @@ pub(crate) fn saved(
     Ok(sample.times.iter().zip(&sample.iters).map(|(time, iterations)| time / iterations).collect())
 }
 
-/// Cases and subjects of a row that criterion saved as a baseline, in the order of their names.
+/// The cases and subjects of a row that criterion saved as a baseline, in the order of their names.
 ///
 /// # Errors
-/// A file of criterion's that is not one.
+/// A file is not a valid file of criterion's.
 pub(crate) fn saved_cases(
     directory: &Path,
     row: &str,

@@ -1,20 +1,20 @@
-//! How uslab compares: every subject in the same run, in interleaved rounds, with criterion's statistics. The README beside
-//! this file defines the rows, and says how to run them and what the numbers do not show.
+//! Compares uslab with other allocators: every subject in the same run, in interleaved rounds, with criterion's statistics. The
+//! README next to this file defines the rows, tells how to run them, and lists what the numbers do not show.
 //!
 //! | module | |
 //! |---|---|
-//! | [`subject`] | what is compared: something that hands out objects of one size, and takes them back |
+//! | [`subject`] | what is compared: something that allocates and frees objects of one size |
 //! | [`ours`], [`mallocs`], [`pools`] | the subjects: this project, general allocators, object pools |
 //! | [`work`] | the loops that are timed, the same for all |
 //! | [`clock`] | CPU time of a thread, stamps of single operations |
-//! | [`team`] | the same work on many threads at once |
-//! | [`resident`] | resident memory, time of CPUs |
+//! | [`team`] | the same work on many threads at the same time |
+//! | [`resident`] | resident memory, CPU time of processes |
 //! | [`rounds`] | the run: options, interleaved rounds |
 //! | [`child`] | subjects in other processes: under a preloaded malloc, of an older commit, or alone |
-//! | [`preload`] | the mallocs that there are to preload |
+//! | [`preload`] | the mallocs that can be preloaded |
 //! | [`kept`] | the samples of the rounds as criterion's benchmarks |
 //! | [`report`] | medians, ratios; the tables |
-//! | [`means`] | whole programs: what was saved of them, means |
+//! | [`means`] | whole programs: saved results, means |
 //! | `page` | a page of saved runs |
 
 pub mod child;

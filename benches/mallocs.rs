@@ -1,8 +1,8 @@
-//! Memory of any size: the general allocators.
+//! General allocators, for memory of any size.
 //!
-//! All are called with the size at both ends, as Rust programs call them; so those that can free faster when they are told
-//! the size are told. Those that are no crates, or a second version of one, are loaded as shared libraries, each behind
-//! its own names, and called by pointer.
+//! All of them get the size at allocation and at free, as from Rust programs, so allocators that free faster with a size can use
+//! it. Allocators without a crate, and second versions of a crate, are loaded as shared libraries and called through pointers;
+//! their symbols stay local.
 
 use crate::ours::{Global, Kmalloc};
 use crate::preload;
@@ -15,39 +15,39 @@ use std::marker::PhantomData;
 use std::os::unix::ffi::OsStringExt;
 use std::ptr::NonNull;
 
-/// What hands out memory of any size, to any thread, aligned to 8 bytes.
+/// An allocator of memory of any size, for any thread, aligned to 8 bytes.
 pub trait Malloc: Sync + Sized + Debug + 'static {
-    /// As shown.
+    /// The name in tables.
     const NAME: &'static str;
-    /// What it is to the others.
+    /// The kind, for the comparison.
     const KIND: Kind;
 
-    /// Whether this machine has it.
+    /// Returns `true` if this machine has it.
     fn available() -> bool {
         true
     }
-    /// Ready for use.
+    /// Prepares it for use.
     ///
     /// # Panics
-    /// It is not available.
+    /// Panics if it is not available.
     fn new() -> Self;
-    /// `size` bytes, at least 8.
+    /// Allocates `size` bytes, at least 8.
     fn alloc(&self, size: usize) -> NonNull<u8>;
-    /// Takes memory back.
+    /// Frees memory.
     ///
     /// # Safety
-    /// From `alloc` with this size, and nobody uses it any more.
+    /// `memory` is from `alloc` with this size, and not used any more.
     unsafe fn free(&self, memory: NonNull<u8>, size: usize);
-    /// Gives as much memory back to the system as it has a request for.
+    /// Returns as much memory to the system as the allocator has a request for.
     fn give_back(&self) {}
-    /// Ends a reaping interval, if it has them.
+    /// Ends a reaping interval, if the allocator has them.
     fn reap(&self) {}
 }
 
-/// What all are asked for.
+/// The layout of all requests.
 #[inline(always)]
 pub(crate) fn layout(size: usize) -> Layout {
-    // SAFETY: a power of two; no bench has sizes near the largest.
+    // SAFETY: 8 is a power of two; no bench has sizes near the largest.
     unsafe { Layout::from_size_align_unchecked(size, 8) }
 }
 
@@ -71,7 +71,7 @@ macro_rules! general {
             }
             #[inline(always)]
             unsafe fn free(&self, memory: NonNull<u8>, size: usize) {
-                // SAFETY: the caller's promise; the layout is as in `alloc`.
+                // SAFETY: the caller passes a block from `alloc` with this size, once; the layout is the same.
                 unsafe { $allocator.dealloc(memory.as_ptr(), layout(size)) };
             }
             fn give_back(&self) {
@@ -95,8 +95,7 @@ general! {
     /// jemalloc, as tikv builds it.
     #[cfg(feature = "peers")]
     Jemalloc = "jemalloc", General, tikv_jemallocator::Jemalloc, {
-        // 4096 is `MALLCTL_ARENAS_ALL`. What the thread itself keeps is flushed first.
-        // SAFETY: both are commands without a value.
+        // 4096 is `MALLCTL_ARENAS_ALL`. The thread's own cache is flushed first. SAFETY: both are commands without a value.
         unsafe {
             for command in [c"thread.tcache.flush", c"arena.4096.purge"] {
                 tikv_jemalloc_sys::mallctl(
@@ -109,28 +108,28 @@ general! {
             }
         }
     };
-    /// snmalloc. Its Rust crate offers no way to ask for memory back.
+    /// snmalloc. Its Rust crate has no function that returns memory to the system.
     #[cfg(feature = "peers")]
     SnMalloc = "snmalloc", General, snmalloc_rs::SnMalloc, {};
 }
 
-/// The functions of a library that was loaded.
+/// The functions of a loaded library.
 #[derive(Clone, Copy, Debug)]
 struct Loaded {
     malloc: unsafe extern "C" fn(usize) -> *mut c_void,
-    /// The size is for libraries that take one.
+    /// Some libraries ignore the size.
     free: unsafe extern "C" fn(*mut c_void, usize),
-    /// Gives memory back. The argument is for libraries that take one.
+    /// Returns memory to the system. Some libraries ignore the argument.
     give_back: unsafe extern "C" fn(bool),
 }
 
 impl Loaded {
-    /// From the library of a peer. Its names stay its own: nobody's malloc becomes another one.
+    /// Opens a peer's library. Its symbols are local, so it replaces no other malloc.
     fn open(peer: &str, [malloc, free, give_back]: [&CStr; 3]) -> Option<Self> {
         let mut files =
             preload::files(peer).filter_map(|file| CString::new(file.into_os_string().into_vec()).ok());
-        // SAFETY: mallocs that are made to be loaded. The functions have these signatures, or lack the last argument, which
-        // they then ignore: it is in a register.
+        // SAFETY: these mallocs are made to be loaded. The functions have these signatures, or lack the last argument, which is
+        // in a register that they ignore.
         unsafe {
             let open = |file: CString| libc::dlopen(file.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL);
             let library = files.find_map(|file| NonNull::new(open(file)))?.as_ptr();
@@ -177,7 +176,7 @@ macro_rules! loaded {
             }
             #[inline(always)]
             unsafe fn free(&self, memory: NonNull<u8>, size: usize) {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller passes a block from `alloc` with this size, once.
                 unsafe { (self.0.free)(memory.as_ptr().cast(), size) };
             }
             fn give_back(&self) {
@@ -192,11 +191,11 @@ loaded! {
     MiMalloc2 = "mimalloc2", [c"mi_malloc", c"mi_free_size", c"mi_collect"];
     /// gperftools' tcmalloc.
     GPerfTools = "gperftools", [c"tc_malloc", c"tc_free_sized", c"MallocExtension_ReleaseFreeMemory"];
-    /// rpmalloc. A thread's first allocation makes its heap. Only a preloaded rpmalloc learns that a thread ended.
+    /// rpmalloc. A thread's first allocation makes its heap. Only a preloaded rpmalloc notices that a thread exits.
     RpMalloc = "rpmalloc", [c"rpmalloc", c"rpfree", c"rpmalloc_thread_collect"];
 }
 
-/// Those of the shared libraries that are not installed.
+/// The peers' libraries that are not installed.
 pub(crate) fn missing() -> impl Iterator<Item = &'static str> {
     let all = [
         (MiMalloc2::NAME, MiMalloc2::available()),
@@ -226,7 +225,7 @@ impl<M: Malloc, const WORDS: usize> Subject for OneSize<M, WORDS> {
     }
 }
 
-/// The allocator, from any thread.
+/// The allocator as used by any thread.
 #[derive(Debug)]
 pub struct OneSizeLocal<'s, M, const WORDS: usize>(&'s M, PhantomData<[u64; WORDS]>);
 
@@ -245,7 +244,7 @@ impl<M: Malloc, const WORDS: usize> Local for OneSizeLocal<'_, M, WORDS> {
     }
     #[inline(always)]
     fn free(&mut self, object: Raw) {
-        // SAFETY: from `alloc` above with this size; the `Raw` is gone with it.
+        // SAFETY: from `alloc` above with this size; the `Raw` is consumed.
         unsafe { self.0.free(object.0.cast(), WORDS * 8) };
     }
     fn give_back(&mut self) {
@@ -256,16 +255,16 @@ impl<M: Malloc, const WORDS: usize> Local for OneSizeLocal<'_, M, WORDS> {
     }
 }
 
-/// A question for the malloc level: work that needs several sizes.
+/// Work for the malloc level, which needs several sizes.
 pub trait MallocWork: Clone + 'static {
-    /// One round: a value for each column of the group.
+    /// One round. Returns a value for each column of the group.
     fn run<M: Malloc>(&self, malloc: &M) -> Vec<f64>;
 }
 
-/// This project's malloc level and the general allocators.
+/// Contenders for this project's malloc level and for the general allocators.
 pub fn contenders(work: &impl MallocWork) -> Vec<Contender> {
     fn contender<M: Malloc>(work: &impl MallocWork) -> Option<Contender> {
-        // Made when it is first asked: what it takes then is not there in rounds of others that are before.
+        // Created in its first round, so that its memory does not appear in earlier rounds of other contenders.
         let (work, mut malloc) = (work.clone(), None);
         let round = move || work.run(malloc.get_or_insert_with(M::new));
         M::available().then(|| Contender::new(M::NAME, M::KIND, round))

@@ -1,4 +1,4 @@
-//! Whole programs with a malloc preloaded, as the bench `malloc` measures them: names, units, what it saved, means.
+//! Whole programs with a malloc preloaded, as the bench `malloc` measures them: names, units, saved results, means.
 
 use crate::kept;
 use crate::report::{Column, Report, Row};
@@ -6,13 +6,13 @@ use crate::subject::Kind;
 use std::fmt::{self, Write as _};
 use std::path::Path;
 
-/// The row of the programs.
+/// The row's name.
 pub const ROW: &str = "malloc";
-/// Our malloc.
+/// The name of this project's malloc.
 pub const OURS: &str = "uslab";
-/// What is measured of a program.
+/// The columns of each program.
 pub const COLUMNS: [&str; 3] = ["time", "CPU time", "peak"];
-/// Names of the benchmark programs start with it.
+/// The prefix of the benchmark programs' names.
 const BENCH: &str = "bench/";
 
 /// The unit of a program's column.
@@ -24,15 +24,15 @@ pub fn unit(program: &str, column: &str) -> &'static str {
     }
 }
 
-/// The column's part of a case, behind the program's name.
+/// Splits a case into the program and the column.
 pub(crate) fn split(case: &str) -> Option<(&str, &str)> {
     case.rsplit_once(", ")
 }
 
-/// What the bench saved as a baseline; `None` if it saved nothing. Each case counts for itself.
+/// The results that the bench saved as a baseline; `None` if it saved nothing. Each case is a separate row.
 ///
 /// # Errors
-/// A file of criterion's that is not one.
+/// A file is not a valid file of criterion's.
 pub(crate) fn saved(directory: &Path, baseline: &str) -> anyhow::Result<Option<Report>> {
     let cases = kept::saved_cases(directory, ROW, baseline)?;
     if cases.is_empty() {
@@ -53,7 +53,7 @@ pub(crate) fn saved(directory: &Path, baseline: &str) -> anyhow::Result<Option<R
     Ok(Some(report))
 }
 
-/// Geometric means over the programs, of each malloc to the best single peer: that with the lowest mean.
+/// Formats geometric means over the programs, of each malloc relative to the best single peer: the one with the lowest mean.
 pub fn means(report: &Report) -> String {
     let mut text = String::from("geometric means over the programs; the best single peer is 1\n");
     for (programs, bench) in [("benchmark programs", true), ("real programs", false)] {
@@ -69,19 +69,19 @@ pub fn means(report: &Report) -> String {
     text
 }
 
-/// Of one column.
+/// The means of one column.
 struct Means {
     cases: usize,
-    /// The lowest first; of each the mean of its ratios to the best peer in each case.
+    /// For each malloc the mean of its ratios to the best peer in each case, the lowest first.
     means: Vec<(String, f64)>,
-    /// Of the best peer.
+    /// The mean of the best peer.
     best: f64,
-    /// Those that did not end well everywhere.
+    /// Mallocs that failed in some case.
     incomplete: Vec<String>,
 }
 
 impl Means {
-    /// `None` without a peer that has every case.
+    /// Returns `None` unless a peer has every case.
     fn of(rows: &[&Row]) -> Option<Self> {
         let distinct = |name: fn(&Row) -> &String| {
             let mut names: Vec<_> = rows.iter().map(|row| name(row).clone()).collect();

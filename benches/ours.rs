@@ -1,5 +1,5 @@
-//! This project: its object caches, its malloc and its kmalloc, and the magazine layer of 2001. Nothing else under `all` or in
-//! this library names what is ours, so that a build on an older commit needs other files only here and in the folder beside it.
+//! This project: its object caches, malloc and kmalloc, and the magazine layer of 2001. Nothing else under `all` or in this
+//! library names this project's items, so a build on an older commit has to replace only this file and the folder next to it.
 
 mod classic;
 
@@ -14,7 +14,7 @@ use std::ptr::NonNull;
 use uslab::{CacheBox, Gfp, KmemCache, KmemCacheBuilder, ObjectCache, Subsystem, Uslab};
 pub use uslab_magazine::sync;
 
-/// All that are ours, of objects of `WORDS` words.
+/// All contenders of this project, for objects of `WORDS` words.
 pub(crate) fn contenders<const WORDS: usize>(work: &impl Work) -> impl Iterator<Item = Contender> {
     let all = [
         Contender::of::<Kmem<WORDS>>(work),
@@ -26,12 +26,12 @@ pub(crate) fn contenders<const WORDS: usize>(work: &impl Work) -> impl Iterator<
     all.into_iter().flatten()
 }
 
-/// What serves our CPUs' slots.
+/// The mechanism that serves the CPUs' slots.
 pub(crate) fn mechanism() -> String {
     format!("{:?}", uslab_magazine::Cpus::os().mechanism()).to_lowercase()
 }
 
-/// What no cache uses goes back to the system: objects to their slabs, empty slabs to the pages, pages to the system.
+/// Returns everything unused to the system: objects to their slabs, empty slabs to the pages, pages to the system.
 pub(crate) fn give_back_all() {
     if let Ok(subsystem) = Subsystem::global() {
         subsystem.shrink();
@@ -44,7 +44,7 @@ fn reap_all() {
     Subsystem::global().expect("the global subsystem").end_interval();
 }
 
-/// A cache of the global subsystem.
+/// Creates a cache of the global subsystem.
 fn cache(words: usize) -> KmemCache {
     builder(words).build().expect("a cache")
 }
@@ -69,7 +69,7 @@ impl<const WORDS: usize> Subject for Kmem<WORDS> {
     }
 }
 
-/// The cache, from any thread.
+/// The cache as used by any thread.
 #[derive(Debug)]
 pub struct KmemLocal<'s>(pub &'s KmemCache);
 
@@ -78,7 +78,7 @@ impl Local for KmemLocal<'_> {
     #[inline(always)]
     fn alloc(&mut self, stamp: u64) -> Raw {
         let object = self.0.alloc(Gfp::KERNEL).expect("an object");
-        // SAFETY: just allocated; no bench has objects below 8 bytes.
+        // SAFETY: just allocated; no bench has objects smaller than 8 bytes.
         unsafe { Raw::stamped(object, stamp) }
     }
     fn stamp(&self, object: &Raw) -> u64 {
@@ -89,7 +89,7 @@ impl Local for KmemLocal<'_> {
     }
     #[inline(always)]
     fn free(&mut self, object: Raw) {
-        // SAFETY: allocated from this cache; the `Raw` is gone with it.
+        // SAFETY: allocated from this cache; the `Raw` is consumed.
         unsafe { self.0.free(object.0.cast()) };
     }
     fn give_back(&mut self) {
@@ -100,7 +100,7 @@ impl Local for KmemLocal<'_> {
     }
 }
 
-/// [`ObjectCache`]: typed objects that are freed when their box is dropped.
+/// [`ObjectCache`]: typed objects, which are freed when their box is dropped.
 pub struct Typed<const WORDS: usize>(ObjectCache<Bytes<WORDS>>);
 
 impl<const WORDS: usize> fmt::Debug for Typed<WORDS> {
@@ -123,7 +123,7 @@ impl<const WORDS: usize> Subject for Typed<WORDS> {
     }
 }
 
-/// The cache, from any thread.
+/// The cache as used by any thread.
 #[derive(Debug)]
 pub struct TypedLocal<'s, const WORDS: usize>(&'s ObjectCache<Bytes<WORDS>>);
 
@@ -152,7 +152,7 @@ impl<'s, const WORDS: usize> Local for TypedLocal<'s, WORDS> {
     }
 }
 
-/// What a program has in a static: [`Uslab`], through `GlobalAlloc`.
+/// [`Uslab`] in a static, as in a program, through `GlobalAlloc`.
 #[derive(Debug)]
 pub struct Global;
 
@@ -172,7 +172,7 @@ impl Malloc for Global {
     }
     #[inline(always)]
     unsafe fn free(&self, memory: NonNull<u8>, size: usize) {
-        // SAFETY: the caller's promise; the layout is as in `alloc`.
+        // SAFETY: the caller passes a block from `alloc` with this size, once; the layout is the same.
         unsafe { USLAB.dealloc(memory.as_ptr(), layout(size)) };
     }
     fn give_back(&self) {
@@ -183,7 +183,7 @@ impl Malloc for Global {
     }
 }
 
-/// The kernel-like level: 13 classes, frees find the cache by the address.
+/// The kernel-like level: 13 classes; a free finds the cache by the address.
 #[derive(Debug)]
 pub struct Kmalloc(&'static uslab::Kmalloc);
 
@@ -200,7 +200,7 @@ impl Malloc for Kmalloc {
     }
     #[inline(always)]
     unsafe fn free(&self, memory: NonNull<u8>, _: usize) {
-        // SAFETY: passed on.
+        // SAFETY: the caller passes a block from `alloc`, once.
         unsafe { self.0.free(memory) };
     }
     fn give_back(&self) {
@@ -211,11 +211,11 @@ impl Malloc for Kmalloc {
     }
 }
 
-/// What can disturb a subject of ours: what happens to the caches beside it.
+/// A subject of this project that can be disturbed through its other caches.
 pub trait Disturbed: Subject {
     /// Ends a reaping interval, as a reaper does.
     fn reap();
-    /// Another cache on the same pages.
+    /// Creates another cache on the same pages.
     fn other() -> Other;
 }
 
@@ -246,18 +246,18 @@ impl<const WORDS: usize> Disturbed for OneSize<Global, WORDS> {
     }
 }
 
-/// A cache beside the one that is measured.
+/// A cache in addition to the measured one.
 #[derive(Debug)]
 pub struct Other(KmemCache);
 
 impl Other {
-    /// One allocation and its free.
+    /// Allocates and frees an object.
     pub fn pair(&self) {
         let mut local = KmemLocal(&self.0);
         let object = local.alloc(1);
         local.free(object);
     }
-    /// Takes away what the magazines of all CPUs hold.
+    /// Drains the magazines of all CPUs.
     pub fn drain(&self) {
         self.0.drain(0..u32::try_from(crate::team::cpus()).unwrap_or(u32::MAX));
     }

@@ -1,5 +1,5 @@
-//! What an object costs that a task can take along, which is `Send` and `'static`: `alloc_owned` beside the box that borrows its cache,
-//! beside the C library's memory, and beside a pool that each object holds by an `Arc`. An object is 64 bytes.
+//! The cost of an object that is `Send` and `'static`, so that a task can own it: `alloc_owned` compared with the box that
+//! borrows its cache, with the C library's memory, and with a pool that each object holds by an `Arc`. An object has 64 bytes.
 
 use parking_lot::Mutex;
 use std::marker::PhantomData;
@@ -13,7 +13,7 @@ use uslab_benches::{Bench, Column, Contender, Kind, clock, work};
 
 type Object = [u64; 8];
 
-/// Objects that are freed when what holds them is dropped.
+/// Objects that are freed when their owner is dropped.
 struct Dropped<A, O>(A, PhantomData<fn() -> O>);
 
 impl<A: Fn() -> O, O: DerefMut<Target = Object> + Send> Local for Dropped<A, O> {
@@ -34,12 +34,12 @@ impl<A: Fn() -> O, O: DerefMut<Target = Object> + Send> Local for Dropped<A, O> 
     }
 }
 
-/// Free objects in a locked `Vec`, as one writes it by hand.
+/// Free objects in a locked `Vec`, as written by hand.
 #[derive(Default)]
 #[allow(clippy::vec_box, reason = "what is handed out is a box, and stays one")]
 struct Pool(Mutex<Vec<Box<Object>>>);
 
-/// An object of it, which keeps it alive.
+/// An object of a [`Pool`], which keeps the pool alive.
 struct Pooled {
     object: Option<Box<Object>>,
     pool: Arc<Pool>,
@@ -70,7 +70,7 @@ impl Drop for Pooled {
     }
 }
 
-/// CPU nanoseconds of a hot pair: of one thread, and of each of two at the same time.
+/// CPU nanoseconds of a hot pair: in one thread, and in each of two at the same time.
 fn measured<O: DerefMut<Target = Object> + Send>(
     alloc: impl Fn() -> O + Clone + Send + 'static,
     budget: Duration,

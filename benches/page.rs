@@ -1,22 +1,22 @@
-//! A page of saved runs, as Markdown: what is won and what is lost, and the tables of some rows.
+//! Writes a page of saved runs as Markdown: which rows are won and lost, and the tables of some rows.
 
 use crate::means::{self, COLUMNS};
 use crate::report::{Place, Report, places, short};
 use std::fmt;
 
-/// What the page is made of.
+/// The contents of the page.
 pub(crate) struct Page<'r> {
     /// The command that wrote it.
     pub(crate) command: String,
-    /// The runs; values and tables are the last one's.
+    /// The runs; values and tables are from the last one.
     pub(crate) runs: &'r [Report],
-    /// Rows of the last table, each with a subject that should be in it.
+    /// Rows of the last table, each with a subject that it should contain.
     pub(crate) expected: Vec<(String, String)>,
-    /// The same runs of the whole programs, as far as they were saved.
+    /// The saved runs of the whole programs, if any.
     pub(crate) programs: &'r [Report],
 }
 
-/// Rows that the page has tables of, under their headings. Each comes with the preloaded row, if it is another one.
+/// Rows that have a table on the page, under their headings. Each has its preloaded row with it, if that is another one.
 const TABLES: [(&str, &[&str]); 5] = [
     ("1 to 4,096 threads", &["crowd", "crowd preloaded"]),
     ("After a fragmenting free", &["refills", "refills preloaded"]),
@@ -25,7 +25,7 @@ const TABLES: [(&str, &[&str]); 5] = [
     ("The start of a process", &["start preloaded"]),
 ];
 
-/// What names of preloaded rows end with.
+/// The suffix of the names of preloaded rows.
 pub(crate) const PRELOADED: &str = " preloaded";
 
 impl Page<'_> {
@@ -69,7 +69,7 @@ impl Page<'_> {
         Ok(())
     }
 
-    /// Each program's ratios to the best peer in it, and the means.
+    /// Writes each program's ratios to the best peer in it, and the means.
     fn programs(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(last) = self.programs.last() else {
             return writeln!(f, "Not measured.\n");

@@ -1,4 +1,4 @@
-//! Pools of objects of one kind, as Rust programs use them; and the floor, which is the harness alone.
+//! Pools of objects of one kind, as Rust programs use them; and the floor, which is the harness without an allocator.
 
 use crate::subject::Raw;
 #[cfg(feature = "peers")]
@@ -10,7 +10,7 @@ use std::cell::RefCell;
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 
-/// No allocator: objects are the places of a ring, one after the other. What it costs is what the harness costs.
+/// No allocator: objects are consecutive places of a ring. Its cost is the harness's.
 #[derive(Debug)]
 pub struct Null {
     live: usize,
@@ -55,19 +55,19 @@ impl Local for NullLocal {
     }
 }
 
-/// Free objects in a `Vec` of the thread, the C library behind it: what one writes by hand in ten lines. It exchanges
-/// nothing between threads and gives nothing back before the thread ends.
+/// Free objects in a thread-local `Vec`, with the C library behind it, as can be written by hand in ten lines. It exchanges
+/// nothing between threads and frees nothing before the thread exits.
 #[derive(Debug)]
 pub struct TlsVec<const WORDS: usize>;
 
-/// Sizes that a bench may have: powers of two up to `2^(SIZES - 1)` words.
+/// The number of sizes that a bench may have: powers of two up to `2^(SIZES - 1)` words.
 const SIZES: usize = 8;
 
 fn layout(words: usize) -> Layout {
     Layout::array::<u64>(words).expect("a small size")
 }
 
-/// The lists of a thread, one a size.
+/// A thread's lists, one for each size.
 #[derive(Debug)]
 struct FreeLists([Vec<NonNull<u8>>; SIZES]);
 
@@ -75,7 +75,7 @@ impl FreeLists {
     fn clear(&mut self) {
         for (size, list) in self.0.iter_mut().enumerate() {
             for object in std::mem::take(list) {
-                // SAFETY: lists hold objects of their size that `alloc` got from here, each once.
+                // SAFETY: each list holds objects of its size that `alloc` allocated here, each once.
                 unsafe { System.dealloc(object.as_ptr(), layout(1 << size)) };
             }
         }
@@ -118,7 +118,7 @@ impl<const WORDS: usize> Local for TlsVecLocal<WORDS> {
             // SAFETY: not empty.
             NonNull::new(unsafe { System.alloc(layout(WORDS)) }).expect("memory")
         });
-        // SAFETY: popped or made just now: nobody else has it.
+        // SAFETY: popped or allocated just now, so this thread owns it.
         unsafe { Raw::stamped(object, stamp) }
     }
     fn stamp(&self, object: &Raw) -> u64 {
@@ -136,7 +136,7 @@ impl<const WORDS: usize> Local for TlsVecLocal<WORDS> {
     }
 }
 
-/// `slab`: one thread's own, objects are values moved in and out, named by number.
+/// `slab`: for one thread; objects are values that are moved in and out, and found by number.
 #[cfg(feature = "peers")]
 #[derive(Debug)]
 pub struct Slab<const WORDS: usize>;
@@ -176,7 +176,7 @@ impl<const WORDS: usize> Local for slab::Slab<Bytes<WORDS>> {
     }
 }
 
-/// `sharded-slab`: as `slab`, for all threads.
+/// `sharded-slab`: as `slab`, for several threads.
 #[cfg(feature = "peers")]
 #[derive(Debug)]
 pub struct ShardedSlab<const WORDS: usize>(sharded_slab::Slab<Bytes<WORDS>>);
@@ -258,7 +258,7 @@ impl<'s, const WORDS: usize> Local for &'s object_pool::Pool<Box<Bytes<WORDS>>> 
     }
 }
 
-/// `lockfree-object-pool`, its linear pool: objects stay where they are, in pages with a bit for each.
+/// The linear pool of `lockfree-object-pool`: objects are not moved; pages have a bit for each object.
 #[cfg(feature = "peers")]
 pub struct LinearPool<const WORDS: usize>(lockfree_object_pool::LinearObjectPool<Bytes<WORDS>>);
 
@@ -304,7 +304,7 @@ impl<'s, const WORDS: usize> Local for &'s lockfree_object_pool::LinearObjectPoo
     }
 }
 
-/// `crossbeam-queue`'s `ArrayQueue` as a pool of boxes: room for all that may be out.
+/// `crossbeam-queue`'s `ArrayQueue` as a pool of boxes, with room for all that may be in use.
 #[cfg(feature = "peers")]
 #[derive(Debug)]
 pub struct ArrayQueue<const WORDS: usize>(crossbeam_queue::ArrayQueue<Box<Bytes<WORDS>>>);
@@ -339,7 +339,7 @@ impl<const WORDS: usize> Local for &crossbeam_queue::ArrayQueue<Box<Bytes<WORDS>
     }
     #[inline(always)]
     fn free(&mut self, object: Self::Object) {
-        // A full queue has no room for it: then it goes back to the C library.
+        // If the queue is full, the object is freed to the C library.
         drop(self.push(object));
     }
 }

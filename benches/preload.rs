@@ -1,21 +1,21 @@
-//! The mallocs that there are to preload.
+//! The mallocs that can be preloaded.
 
 use crate::subject::Kind;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A malloc, and what is preloaded for it.
+/// A malloc and its library.
 #[derive(Clone, Debug)]
 pub struct Preload {
-    /// As shown.
+    /// The name in tables.
     pub name: String,
-    /// What it is to the others.
+    /// The kind, for the comparison.
     pub kind: Kind,
     /// `None` for the C library's own.
     pub library: Option<PathBuf>,
 }
 
-/// The peers, under the names of the subjects: the file that `benches/peers` builds, or the one that Debian has.
+/// The peers by the names of their subjects: the file that `benches/peers` builds, or Debian's.
 const PEERS: [(&str, &str); 6] = [
     ("mimalloc2", "libmimalloc.so.2"),
     ("mimalloc3", "libmimalloc.so.3"),
@@ -25,14 +25,15 @@ const PEERS: [(&str, &str); 6] = [
     ("gperftools", "libtcmalloc_minimal.so.4"),
 ];
 
-/// Where a peer's library may be, for the dynamic linker: what was built comes first, for it is newer.
+/// The files that may be a peer's library, for the dynamic linker: a built one comes first, because it is
+/// newer.
 pub(crate) fn files(peer: &str) -> impl Iterator<Item = PathBuf> {
     let built = target().join(format!("peers/lib{peer}.so"));
     let installed = PEERS.iter().find(|(name, _)| *name == peer).map(|(_, file)| PathBuf::from(file));
     [Some(built), installed].into_iter().flatten()
 }
 
-/// The C library's malloc and its peers. One that is not there is named on standard error.
+/// The C library's malloc and its peers. Missing ones are named on standard error.
 pub fn peers() -> Vec<Preload> {
     let known = Command::new("ldconfig").arg("-p").output().map(|output| output.stdout).unwrap_or_default();
     let known = String::from_utf8_lossy(&known);

@@ -1,5 +1,5 @@
-//! What each option of the malloc costs: two small programs under `libuslab.so` with one option each, under the C library's malloc, and
-//! under hardened ones where they are installed.
+//! The cost of each option of the malloc: two small programs under `libuslab.so` with one option each, under the C library's
+//! malloc, and under hardened mallocs if they are installed.
 
 use anyhow::Context;
 use std::hint::black_box;
@@ -8,10 +8,10 @@ use std::process::Command;
 use std::ptr::null_mut;
 use uslab_benches::{Bench, Column, Contender, Kind};
 
-/// In the environment of a process that is to run a program: which one, and how many operations.
+/// An environment variable for a process that is to run a program: the program's name, and the number of operations.
 const PROGRAM: &str = "PRICES_PROGRAM";
 
-/// `USLAB_OPTIONS`.
+/// Values of `USLAB_OPTIONS`.
 const OPTIONS: [&str; 16] = [
     "guard=0",
     "guard=500000",
@@ -31,7 +31,7 @@ const OPTIONS: [&str; 16] = [
     "harden=1",
 ];
 
-/// Hardened mallocs, and where Debian or who builds them has their libraries.
+/// Hardened mallocs, and the paths of their libraries in Debian or in their own builds.
 const HARDENED: [(&str, &[&str]); 2] = [
     (
         "scudo",
@@ -48,9 +48,9 @@ const HARDENED: [(&str, &[&str]); 2] = [
 const HELD: usize = 2000;
 
 /// # Panics
-/// There is no memory.
+/// Panics if there is no memory.
 fn malloc(bytes: usize) -> *mut u8 {
-    // SAFETY: any size.
+    // SAFETY: `malloc` accepts any size.
     let memory = unsafe { libc::malloc(bytes) }.cast::<u8>();
     assert!(!memory.is_null(), "no memory");
     // SAFETY: allocated above, at least one byte.
@@ -58,20 +58,20 @@ fn malloc(bytes: usize) -> *mut u8 {
     black_box(memory)
 }
 /// # Safety
-/// From [`malloc`] or null, freed once.
+/// `memory` is from [`malloc`] or null, and freed once.
 unsafe fn free(memory: *mut u8) {
-    // SAFETY: by contract.
+    // SAFETY: the caller passes a block of `malloc`, or null, once.
     unsafe { libc::free(memory.cast()) };
 }
 
-/// 100 bytes in turn.
+/// Allocates and frees 100 bytes, repeatedly.
 fn pairs(operations: u64) {
     for _ in 0..operations {
         // SAFETY: allocated just now.
         unsafe { free(malloc(100)) };
     }
 }
-/// Random sizes of 16 to 4,000 bytes replace each other at random places.
+/// Replaces random blocks with blocks of random sizes from 16 to 4,000 bytes.
 fn mixed(operations: u64) {
     let mut held = vec![null_mut(); HELD];
     let mut random = 0x9e37_79b9_7f4a_7c15_u64;
@@ -82,14 +82,14 @@ fn mixed(operations: u64) {
         random ^= random << 17;
         let place = (random >> 32) as usize % HELD;
         let memory = malloc(16 + (random as u32 % 3985) as usize);
-        // SAFETY: null, or allocated by an earlier turn, which left it here.
+        // SAFETY: null, or allocated by an earlier iteration, which stored it here.
         unsafe { free(std::mem::replace(&mut held[place], memory)) };
     }
-    // SAFETY: the same.
+    // SAFETY: each is null, or was allocated above and is not freed yet.
     held.into_iter().for_each(|memory| unsafe { free(memory) });
 }
 
-/// Runs a program, and prints nanoseconds of CPU time an operation and the largest resident set in KiB.
+/// Runs a program, and prints nanoseconds of CPU time per operation and the largest resident set in KiB.
 fn serve(asked: &str) -> anyhow::Result<()> {
     let (name, operations) = asked.rsplit_once(' ').context("a name and a number")?;
     let (program, operations): (fn(u64), u64) =
@@ -106,7 +106,7 @@ fn serve(asked: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A program under a malloc, in a process of its own.
+/// Runs a program under a malloc, in a separate process.
 fn round(
     program: &str,
     operations: usize,

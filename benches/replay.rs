@@ -1,4 +1,5 @@
-//! How fast a whole trace is read, and replayed: events or operations a second. What each row is: `README.md`.
+//! The speed at which a whole trace is read, and replayed: events or operations per second. `README.md`
+//! describes each row.
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use std::fs::File;
@@ -47,7 +48,7 @@ fn whole_trace(c: &mut Criterion) {
     group.finish();
 }
 
-/// Runs all of a stream.
+/// Runs a whole stream.
 struct Whole<'s>(&'s Stream);
 
 impl Visitor for Whole<'_> {

@@ -1,31 +1,31 @@
-//! What a run found: for each case and subject the median of its rounds, how far they spread, and the ratio to the best
-//! general allocator of the same run; and the last table, where each of our subjects stands in each row.
+//! The results of a run: for each case and subject the median of its rounds, their spread, and the ratio to the best general
+//! allocator of the same run; and the last table, which ranks each of this project's subjects in each row.
 
 use crate::page::PRELOADED;
 use crate::subject::Kind;
 use std::fmt::{self, Write};
 
-/// Which way a number is good, and with that what it is compared with.
+/// The direction in which a number is better, which determines the value that it is compared with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Better {
     /// Compared with the lowest median of the general allocators.
     Lower,
     /// Compared with the median of the general allocators' medians.
     Higher,
-    /// A ratio already.
+    /// A ratio already, which is not compared.
     Ratio,
 }
 
-/// What a contender measures.
+/// A column of a contender's measurements.
 #[derive(Clone, Debug)]
 pub struct Column {
-    /// As shown, after the case's name; may be empty.
+    /// The name in tables, after the case's name; may be empty.
     pub name: String,
-    /// As shown; may be empty.
+    /// The unit in tables; may be empty.
     pub unit: &'static str,
-    /// Which way it is good.
+    /// The direction in which it is better.
     pub better: Better,
-    /// The row of the last table that it counts in, if not the group's.
+    /// The row of the last table in which it counts, if not the group's.
     row: Option<String>,
     counts: bool,
     above_floor: bool,
@@ -44,38 +44,38 @@ impl Column {
             preloaded: false,
         }
     }
-    /// A column where less is better.
+    /// A column in which less is better.
     pub fn lower(name: impl Into<String>, unit: &'static str) -> Self {
         Self::new(name, unit, Better::Lower)
     }
-    /// A column where more is better.
+    /// A column in which more is better.
     pub fn higher(name: impl Into<String>, unit: &'static str) -> Self {
         Self::new(name, unit, Better::Higher)
     }
-    /// A column of ratios to something of the contender's own, where less is better.
+    /// A column of ratios to another measurement of the same contender, in which less is better.
     pub fn ratio(name: impl Into<String>) -> Self {
         Self::new(name, "times", Better::Ratio)
     }
-    /// It counts in a row of this name in the last table.
+    /// Makes it count in a row of this name in the last table.
     pub fn counts_in(self, row: impl Into<String>) -> Self {
         Self { row: Some(row.into()), ..self }
     }
-    /// It is shown, but not counted in the last table.
+    /// Makes it shown, but not counted in the last table.
     pub fn shown_only(self) -> Self {
         Self { counts: false, ..self }
     }
-    /// What the floor has is taken off before it is compared: it is the harness's share.
+    /// Subtracts the floor's value before the comparison, because that is the harness's share.
     pub fn above_floor(self) -> Self {
         Self { above_floor: true, ..self }
     }
-    /// True if [`above_floor`](Self::above_floor) was called.
+    /// Returns `true` if [`above_floor`](Self::above_floor) was called.
     pub(crate) fn has_floor(&self) -> bool {
         self.above_floor
     }
     pub(crate) fn preloaded(&self) -> Self {
         Self { preloaded: true, ..self.clone() }
     }
-    /// With the case's name.
+    /// The column's name with the case's.
     pub(crate) fn case(&self, case: &str) -> String {
         match (case, self.name.as_str()) {
             (case, "") => case.to_owned(),
@@ -83,61 +83,61 @@ impl Column {
             (case, name) => format!("{case}, {name}"),
         }
     }
-    /// Of the last table; `row` is the group's, which says already what is preloaded.
+    /// Its row in the last table, if it counts. `row` is the group's row, whose name already says if a malloc is preloaded.
     pub(crate) fn standing(&self, row: &str) -> Option<String> {
         let named = |name: &String| format!("{name}{}", if self.preloaded { PRELOADED } else { "" });
         self.counts.then(|| self.row.as_ref().map_or_else(|| row.to_owned(), named))
     }
 }
 
-/// A subject in a case.
+/// The result of a subject in a case.
 #[derive(Clone, Debug)]
 pub struct Row {
-    /// What the case belongs to.
+    /// The row of the case.
     pub row: String,
-    /// What was measured.
+    /// The name of the case.
     pub case: String,
-    /// Of what.
+    /// The unit.
     pub unit: &'static str,
-    /// Which way it is good.
+    /// The direction in which it is better.
     pub better: Better,
-    /// The subject.
+    /// The subject's name.
     pub subject: String,
-    /// What it is to the others.
+    /// The subject's kind.
     pub kind: Kind,
-    /// Median of the rounds.
+    /// The median of the rounds.
     pub median: f64,
-    /// Their quartiles.
+    /// The quartiles of the rounds.
     pub quartiles: [f64; 2],
-    /// To the best general allocator (see [`Better`]).
+    /// The ratio to the best general allocator (see [`Better`]).
     pub ratio: Option<f64>,
-    /// The rounds, in order.
+    /// The values of the rounds, in order.
     pub samples: Vec<f64>,
-    /// The row of the last table that it counts in.
+    /// The row of the last table in which it counts.
     standing: Option<String>,
 }
 
-/// Everything of a run.
+/// All results of a run.
 #[derive(Clone, Debug)]
 pub struct Report {
     /// Commit, rounds, load and machine.
     pub(crate) how: String,
-    /// The names of the rows, and what they ask.
+    /// The names of the rows, and their descriptions.
     pub(crate) names: Vec<(String, String)>,
     /// Rows and cases for which no subject has a value.
     pub(crate) unmeasured: Vec<(String, String)>,
-    /// Case by case, the best first.
+    /// By case, the best subject first.
     pub rows: Vec<Row>,
 }
 
-/// As the kernel names it.
+/// The processor's name from the kernel.
 fn processor() -> String {
     let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = text.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
     model.map_or_else(|| "unknown".into(), |(_, model)| model.trim().into())
 }
 
-/// CPUs, kernel, and what serves our CPUs' slots.
+/// The CPUs, the kernel, and the mechanism of this project's slots.
 pub(crate) fn machine() -> String {
     let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     format!(
@@ -149,7 +149,7 @@ pub(crate) fn machine() -> String {
     )
 }
 
-/// The value below which a share of `sorted` lies, between two values by their distance.
+/// The quantile `share` of `sorted`, interpolated linearly.
 fn quantile(sorted: &[f64], share: f64) -> f64 {
     let at = share * (sorted.len() - 1) as f64;
     let (low, part) = (at as usize, at.fract());
@@ -157,7 +157,7 @@ fn quantile(sorted: &[f64], share: f64) -> f64 {
     sorted[low] + (sorted[high] - sorted[low]) * part
 }
 
-/// The middle of some values, `None` of none.
+/// The median; `None` if there are no values.
 fn median(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     (!values.is_empty()).then(|| quantile(&values, 0.5))
@@ -168,7 +168,7 @@ impl Report {
         Self { how, names, rows: Vec::new(), unmeasured: Vec::new() }
     }
 
-    /// A column of a group with everybody's rounds. Who has none has no row.
+    /// Adds a column of a group with the rounds of all contenders. A contender without rounds gets no row.
     pub(crate) fn add<'a>(
         &mut self,
         row: &str,
@@ -196,7 +196,7 @@ impl Report {
         let mut rows: Vec<Row> = contenders.filter(|(.., samples)| !samples.is_empty()).map(of).collect();
         if column.above_floor {
             match rows.iter().find(|row| row.kind == Kind::Floor).map(|row| row.median) {
-                // Without a floor the values mean something else.
+                // Without the floor the values would mean something else.
                 None => rows.clear(),
                 Some(floor) => rows.iter_mut().for_each(|row| {
                     row.median -= floor;
@@ -224,7 +224,7 @@ impl Report {
         self.rows.extend(rows);
     }
 
-    /// One row as Markdown: subjects down, cases across; in a cell the median and the ratio.
+    /// Formats one row as Markdown: a line for each subject, a column for each case, with the median and the ratio in a cell.
     pub(crate) fn table(&self, name: &str, what: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let rows = || self.rows.iter().filter(|row| row.row == name);
         let (mut cases, mut subjects) = (Vec::new(), Vec::new());
@@ -259,7 +259,7 @@ impl Report {
             }
             writeln!(f)?;
         }
-        // The cases of a row spread alike; the widest says how far to trust all of them.
+        // The cases of a row have similar spreads; the widest one is shown for all of them.
         let spread = |row: &Row| (row.quartiles[1] - row.quartiles[0]) / row.median;
         let mut spreads: Vec<_> = rows().filter(|row| row.median > 0.0).map(spread).collect();
         spreads.sort_by(f64::total_cmp);
@@ -282,7 +282,7 @@ impl fmt::Display for Report {
     }
 }
 
-/// Three digits or so.
+/// The number with about three digits.
 pub fn short(value: f64) -> String {
     match value.abs() {
         v if v >= 1e7 => format!("{value:.3e}"),
@@ -292,11 +292,11 @@ pub fn short(value: f64) -> String {
     }
 }
 
-/// Where one of our subjects stands in a row of one run: its worst case.
+/// A subject of this project in a row of one run: its worst case.
 struct Standing<'r> {
     name: &'r str,
     worst: &'r Row,
-    /// 1 is the best peer, more is worse.
+    /// The ratio to the best peer; more is worse.
     ratio: f64,
 }
 
@@ -314,25 +314,25 @@ impl Report {
         }
         all
     }
-    /// The others in the case of a row.
+    /// Other results of kind `kind` in the case of `row`.
     fn beside<'r>(&'r self, row: &'r Row, kind: Kind) -> impl Iterator<Item = &'r Row> {
         self.rows.iter().filter(move |r| r.row == row.row && r.case == row.case && r.kind == kind)
     }
 }
 
-/// One of our subjects in one row of several runs.
+/// A subject of this project in one row, over several runs.
 pub(crate) struct Place<'r> {
     /// The row of the last table.
     pub(crate) name: &'r str,
-    /// Its worst case in the middle run.
+    /// Its worst case in the median run.
     pub(crate) worst: &'r Row,
     /// The ratios of all runs, in order.
     pub(crate) ratios: Vec<f64>,
-    /// The middle run's ratio.
+    /// The ratio in the median run.
     pub(crate) ratio: f64,
-    /// The best peer of the middle run. `None` if the ratio is to something else.
+    /// The best peer in the median run. `None` if the ratio is to something else.
     pub(crate) best: Option<&'r Row>,
-    /// The middle run.
+    /// The median run.
     run: &'r Report,
 }
 
@@ -344,20 +344,21 @@ impl<'r> Place<'r> {
         let best = run.beside(worst, Kind::General).next().filter(|_| worst.better == Better::Lower);
         Place { name, worst, ratios, ratio, best, run }
     }
-    /// From which ratio to which, if there are several runs.
+    /// The smallest and the largest ratio, if there are several runs.
     pub(crate) fn spread(&self) -> String {
         match self.ratios.as_slice() {
             [lowest, .., highest] => format!("{lowest:.2} to {highest:.2}"),
             [_] | [] => String::new(),
         }
     }
-    /// The best peer with its value.
+    /// The best peer and its value.
     pub(crate) fn best(&self) -> String {
         self.best.map_or_else(String::new, |best| format!("{} {}", best.subject, short(best.median)))
     }
 }
 
-/// Each of our subjects in each row, the worst ratio first. Of an even number of runs the worse one of the middle two counts.
+/// Each of this project's subjects in each row, the worst ratio first. With an even number of runs, the worse one of the middle
+/// two is the median.
 pub(crate) fn places(runs: &[Report]) -> Vec<Place<'_>> {
     let mut all: Vec<Vec<(Standing<'_>, &Report)>> = Vec::new();
     for run in runs {
@@ -377,7 +378,7 @@ pub(crate) fn places(runs: &[Report]) -> Vec<Place<'_>> {
     places
 }
 
-/// The last table, the worst row first, as Markdown. Empty without a run.
+/// The last table as Markdown, the worst row first. Empty without a run.
 pub fn standings(runs: &[Report]) -> String {
     let places = places(runs);
     if places.is_empty() {

@@ -1,23 +1,23 @@
-//! Resident memory, and the time of CPUs that a process has taken.
+//! Resident memory, and the CPU time of processes.
 
 use anyhow::Context;
 use nix::unistd::{SysconfVar, sysconf};
 use std::fs::File;
 use std::io::Read;
 
-/// Bytes of this process that are resident, from `smaps_rollup`: exact, where `statm` may lag behind by some pages a
-/// CPU. Reading it allocates nothing.
+/// Resident bytes of this process, from `smaps_rollup`. It is exact, while `statm` may lag behind by some pages for each CPU.
+/// Reading it allocates nothing.
 ///
 /// # Panics
-/// The kernel has no `smaps_rollup` (Linux 4.14 has).
+/// Panics if the kernel has no `smaps_rollup` (added in Linux 4.14).
 pub fn resident() -> f64 {
     read("/proc/self/smaps_rollup")
 }
 
-/// The same of another process, which must be there.
+/// Resident bytes of another process, which must exist.
 ///
 /// # Panics
-/// As [`resident`], or there is no such process.
+/// As [`resident`], or if there is no such process.
 pub fn resident_of(process: u32) -> f64 {
     read(&format!("/proc/{process}/smaps_rollup"))
 }
@@ -31,12 +31,12 @@ fn read(rollup: &str) -> f64 {
     kib.unwrap_or_else(|| panic!("{rollup} has no line Rss")) as f64 * 1024.0
 }
 
-/// Seconds of CPU that a process has used, in the system's calls for it and in its own code.
+/// Seconds of CPU time that a process has used: in user mode, and in the kernel.
 ///
 /// # Errors
 /// There is no such process.
 pub fn cpu_of(process: u32) -> anyhow::Result<[f64; 2]> {
-    // Behind the name, which may have blanks: proc_pid_stat(5), fields 14 and 15.
+    // Fields 14 and 15 of proc_pid_stat(5), after the name, which may contain blanks.
     let path = format!("/proc/{process}/stat");
     let stat = std::fs::read_to_string(&path).context(path)?;
     let fields: Vec<_> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();

@@ -1,7 +1,7 @@
-//! The run: what was asked for on the command line, and rounds in which every subject has its turn.
+//! A run: the command line, and rounds in which each subject has a turn.
 //!
-//! A round puts each question to each subject once, and starts with another subject each time, in turn forwards and
-//! backwards. So what the machine does meanwhile (other work, frequency, temperature) falls on all subjects alike, and no
+//! A round puts each question to each subject once. Each round starts with another subject, and rounds alternate between forward
+//! and backward order. So disturbances by the machine (other work, frequency, temperature) affect all subjects alike, and no
 //! subject always follows the same one.
 
 use crate::child::{self, Companion, Program, Question};
@@ -20,13 +20,13 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// What the command line says.
+/// The command-line arguments.
 #[derive(Clone, Debug, Parser)]
 #[command(about = "Questions, put to every subject in interleaved rounds")]
 struct Arguments {
     /// Only rows or cases whose name, as row/case, contains one of these
     filter: Vec<String>,
-    /// But none whose name contains this; can be given again
+    /// Skips rows and cases whose name contains this; can be given again
     #[arg(long, value_name = "FILTER")]
     skip: Vec<String>,
     /// Small and short: numbers mean little, but everything runs
@@ -35,15 +35,15 @@ struct Arguments {
     /// Rounds, 10 or more for criterion's statistics [default: 11; 3 with --quick]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: Option<u32>,
-    /// Only these, separated by commas
+    /// Only these subjects, separated by commas
     #[arg(long, value_delimiter = ',')]
     subjects: Option<Vec<String>>,
-    /// What `benches/previous` built of an older commit: its subjects have their rounds, too. The path is relative to the workspace
+    /// An older commit's build by `benches/previous`, whose subjects also take part. The path is relative to the workspace
     #[arg(long, value_name = "FOLDER")]
     previous: Vec<PathBuf>,
     #[command(flatten)]
     baselines: Baselines,
-    /// Measures nothing: the tables of saved baselines, and how the last one spreads over them
+    /// Measures nothing: prints the tables of saved baselines, and the spread of the last table over them
     #[arg(long, value_delimiter = ',', value_name = "NAMES", conflicts_with_all = ["save_baseline", "baseline"])]
     saved: Vec<String>,
     /// With --saved: writes these runs, and those of the whole programs, as a page. The path is relative to the workspace
@@ -57,7 +57,7 @@ struct Arguments {
     serve: bool,
 }
 
-/// A subject with the question put to it.
+/// A subject with its work.
 pub struct Contender {
     pub(crate) name: String,
     pub(crate) kind: Kind,
@@ -65,11 +65,11 @@ pub struct Contender {
 }
 
 impl Contender {
-    /// `round` returns a value for each column of the group; none if it could not be had.
+    /// `round` returns a value for each column of the group, or no values if it failed.
     pub fn new(name: impl Into<String>, kind: Kind, round: impl FnMut() -> Vec<f64> + 'static) -> Self {
         Self { name: name.into(), kind, round: Box::new(round) }
     }
-    /// `S` with some work; nothing if there is no `S`, or the work does not suit it.
+    /// The subject `S` with some work; `None` if the machine does not have `S`, or the work does not suit it.
     pub fn of<S: Subject>(work: &impl Work) -> Option<Self> {
         let work = work.clone();
         let made = Made::<S>::later(work.live());
@@ -83,7 +83,7 @@ impl fmt::Debug for Contender {
     }
 }
 
-/// All subjects whose objects have `WORDS` words and whom the work suits.
+/// All subjects that the work suits, with objects of `WORDS` words.
 pub fn contenders<const WORDS: usize>(work: &impl Work) -> Vec<Contender> {
     let all = [
         Contender::of::<pools::Null>(work),
@@ -119,7 +119,7 @@ struct Group {
     case: String,
     columns: Vec<Column>,
     contenders: Vec<Contender>,
-    /// Each round is in a new process.
+    /// `true` if each round is in a new process.
     isolated: bool,
 }
 
@@ -132,11 +132,11 @@ impl Group {
     }
 }
 
-/// Questions being asked.
+/// All rows and contenders of a bench.
 #[derive(Debug)]
 pub struct Bench {
     name: &'static str,
-    /// The row that groups are added to, and what it says; rows in order.
+    /// The rows' names and descriptions, in order; groups are added to the last one.
     rows: Vec<(String, String)>,
     arguments: Arguments,
     groups: Vec<Group>,
@@ -144,9 +144,9 @@ pub struct Bench {
 }
 
 impl Bench {
-    /// Reads the command line; says what is wrong with it, and ends, if something is.
+    /// Parses the command line. If it is invalid, prints the error and exits.
     pub fn start(name: &'static str, what: &'static str) -> Self {
-        // A thread that panics ends the bench: the others would wait for it for ever.
+        // A thread that panics ends the bench, because the others would wait for it for ever.
         #[expect(clippy::disallowed_methods, reason = "this is the program")]
         let report = std::panic::take_hook();
         #[expect(clippy::disallowed_methods, reason = "this is the program")]
@@ -157,15 +157,15 @@ impl Bench {
         let rows = vec![(name.into(), what.into())];
         Self { name, rows, arguments: Arguments::parse(), groups: Vec::new(), preloads: false }
     }
-    /// Whether everything should be small and short.
+    /// Returns `true` if the work should be small and short.
     pub fn quick(&self) -> bool {
         self.arguments.quick || !self.arguments.bench
     }
-    /// CPU time of one measurement.
+    /// The CPU time of one measurement.
     pub fn budget(&self) -> Duration {
         Duration::from_millis(if self.quick() { 1 } else { 20 })
     }
-    /// `full`, or less of it where numbers do not matter.
+    /// Returns `full`, or less if numbers do not matter.
     pub fn scale(&self, full: usize) -> usize {
         if self.quick() { (full / 20).max(1) } else { full }
     }
@@ -180,18 +180,18 @@ impl Bench {
         self.arguments.rounds.unwrap_or(usual)
     }
 
-    /// What follows belongs to another row.
+    /// Begins a row; the following groups belong to it.
     pub fn row(&mut self, name: impl Into<String>, what: impl Into<String>) {
         self.rows.push((name.into(), what.into()));
     }
 
-    /// Each row of a group with the subject `system` is asked once more of processes with a malloc preloaded, ours and the
-    /// peers': a row of its own.
+    /// Measures each group with the subject `system` again, in processes with a malloc preloaded (this project's and the peers'),
+    /// in a separate row.
     pub fn preloads(&mut self) {
         self.preloads = true;
     }
 
-    /// A case of the row, or several at once: each contender's round returns a value for each column.
+    /// Adds a case to the row, or several at the same time: each contender's round returns a value for each column.
     pub fn group(
         &mut self,
         case: impl Into<String>,
@@ -201,7 +201,7 @@ impl Bench {
         self.add(case.into(), columns.into_iter().collect(), contenders, false);
     }
 
-    /// As [`group`](Self::group), each contender's rounds in new processes of their own.
+    /// As [`group`](Self::group), with each contender's rounds in new processes.
     pub fn isolated(
         &mut self,
         case: impl Into<String>,
@@ -230,15 +230,15 @@ impl Bench {
         Program { path, library, quick: self.quick() }
     }
 
-    /// Asks, hands the samples to criterion, and prints the tables.
+    /// Measures, passes the samples to criterion, and prints the tables.
     ///
     /// # Errors
-    /// The command line names a subject, a case, an older build or a baseline that there is none of.
+    /// The command line names a subject, a case, an older build or a baseline that does not exist.
     pub fn run(self) -> anyhow::Result<()> {
         self.report().map(drop)
     }
 
-    /// As [`run`](Self::run), and what was found.
+    /// As [`run`](Self::run), and returns the results.
     ///
     /// # Errors
     /// As `run`.
@@ -270,7 +270,7 @@ impl Bench {
         reports.into_iter().next_back().context("nothing was asked")
     }
 
-    /// Puts questions to the contenders that a parent names.
+    /// Answers the questions of a parent process.
     fn serve(mut self) -> anyhow::Result<()> {
         child::serve(|question| {
             let group = self.groups.iter_mut().find(|g| g.row == question.row && g.case == question.case);
@@ -279,7 +279,7 @@ impl Bench {
         })
     }
 
-    /// Our subjects of older commits.
+    /// Adds this project's subjects of older commits.
     fn older(&mut self) -> anyhow::Result<()> {
         for folder in self.arguments.previous.clone() {
             let program = in_workspace(&folder).join(self.name);
@@ -304,9 +304,9 @@ impl Bench {
         Ok(())
     }
 
-    /// The rows of the preloaded mallocs, each after the row that it is of.
+    /// Adds the rows of the preloaded mallocs, each after the row that it repeats.
     fn preloaded(&mut self) -> anyhow::Result<()> {
-        // `cargo test --benches` starts and builds nothing.
+        // `cargo test --benches` starts no processes and builds nothing.
         if !self.preloads || !self.arguments.bench {
             return Ok(());
         }
@@ -340,7 +340,7 @@ impl Bench {
             let system = processes.iter().map(|(process, name, kind)| {
                 process.contender(name.clone(), *kind, group.isolated, group.question("system"))
             });
-            // The floor is the same with every malloc: that of the C library's process.
+            // The floor does not depend on the malloc, so the C library's process measures it for all.
             let floor = group.contenders.iter().find(|contender| contender.kind == Kind::Floor);
             let floor = floor.filter(|_| group.columns.iter().any(Column::has_floor)).map(|floor| {
                 let question = group.question(&floor.name);
@@ -370,7 +370,7 @@ impl Bench {
         Ok(())
     }
 
-    /// The page of saved runs.
+    /// Writes the page of saved runs.
     fn write_page(&self, runs: &[Report], file: &Path) -> anyhow::Result<()> {
         let mut expected = Vec::new();
         for group in &self.groups {
@@ -421,7 +421,7 @@ impl Bench {
         (self.found(run.to_string(), samples), run)
     }
 
-    /// What was saved as a baseline.
+    /// The results that were saved as a baseline.
     fn saved(&self, baseline: &str) -> anyhow::Result<Report> {
         let directory = kept::directory();
         let mut samples = Vec::new();
@@ -441,7 +441,7 @@ impl Bench {
         Ok(self.found(kept::runs(&directory, &rows, baseline)?, samples))
     }
 
-    /// Rows from what each column of each contender of each group has in its rounds.
+    /// Makes rows from the samples, by group, contender, round and column.
     fn found(&self, how: String, samples: Vec<Vec<Vec<Vec<f64>>>>) -> Report {
         let mut report = Report::new(how, self.rows.clone());
         for (group, mut samples) in self.groups.iter().zip(samples) {
@@ -461,7 +461,7 @@ impl Bench {
             && !skip.iter().any(|part| name.contains(part.as_str()))
     }
 
-    /// Leaves what the command line asks for.
+    /// Removes everything that the command line does not select.
     fn select(&mut self) -> anyhow::Result<()> {
         if let Some(wanted) = &self.arguments.subjects {
             let known: Vec<_> =
@@ -482,8 +482,8 @@ impl Bench {
     }
 }
 
-/// Who has a turn when in a round of `contenders`: each round begins with another one, in turn forwards and backwards, so
-/// that no one always follows the same one.
+/// The order of the contenders in a round: each round begins with another one, alternating forward and backward order, so that no
+/// contender always follows the same one.
 fn turns(round: usize, contenders: usize) -> impl Iterator<Item = usize> {
     (0..contenders).map(move |i| {
         let i = (i + round) % contenders;
@@ -491,12 +491,12 @@ fn turns(round: usize, contenders: usize) -> impl Iterator<Item = usize> {
     })
 }
 
-/// A path of the command line: cargo starts benches in their package's folder.
+/// Resolves a path of the command line: cargo starts benches in their package's folder.
 fn in_workspace(path: &Path) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path)
 }
 
-/// A folder's name, which is a commit.
+/// The folder's name, which is a commit.
 fn name_of(folder: &Path) -> String {
     folder.file_name().unwrap_or(folder.as_os_str()).to_string_lossy().into_owned()
 }
@@ -511,7 +511,7 @@ fn dedup(names: Vec<&str>) -> Vec<&str> {
     seen
 }
 
-/// The load average of the last minute; 0 where it cannot be read.
+/// The load average of the last minute; 0 if it cannot be read.
 fn load() -> f64 {
     let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     text.split(' ').next().and_then(|first| first.parse().ok()).unwrap_or(0.0)

@@ -1,8 +1,8 @@
-//! What a server's users see of its memory: the example server on object caches and on `Box`, this on `Uslab`, on the C library's
-//! malloc, and on its peers, each loaded by `redis-benchmark`.
+//! What users see of a server's memory: the example server on object caches and on `Box`, the latter on `Uslab`, on the C
+//! library's malloc, and on its peers, each loaded by `redis-benchmark`.
 //!
-//! A server is started anew for each round. It gets values of four sizes under the same random keys, one size after the
-//! other, so that most of them replace a value of another size; then every key is deleted and all clients have gone.
+//! Each round starts the server anew. It gets values of four sizes under the same random keys, one size after the other, so that
+//! most values replace one of another size. Then every key is deleted and all clients disconnect.
 
 use anyhow::Context;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -14,10 +14,11 @@ use uslab_benches::preload::{Preload, peers};
 use uslab_benches::resident::{cpu_of, resident_of};
 use uslab_benches::{Bench, Column, Contender, Kind};
 
-/// Bytes of values: in size classes, and one of whole pages.
+/// Sizes of values in bytes: three in size classes, and one of whole pages.
 const SIZES: [u32; 4] = [16, 200, 1000, 10_000];
 const CLIENTS: u32 = 50;
-/// How long after the load what is left is looked at: some intervals of our reaper, and more than the others' delays.
+/// The time after the load at which the remaining memory is read: several intervals of this project's reaper, and longer than the
+/// delays of others.
 const IDLE: Duration = Duration::from_secs(5);
 
 /// A server and how to start it.
@@ -55,7 +56,7 @@ fn subjects() -> Vec<Subject> {
     built.into_iter().chain(preloaded).collect()
 }
 
-/// A running server, until it is dropped.
+/// A running server; it is killed on drop.
 struct Server {
     process: Child,
     address: String,
@@ -88,7 +89,7 @@ impl Server {
         std::fs::read_to_string(&path).context(path)
     }
 
-    /// The most bytes that were ever resident.
+    /// The peak of the resident bytes.
     fn peak(&self) -> anyhow::Result<f64> {
         let status = self.proc("status")?;
         let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
@@ -99,13 +100,13 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It may have ended.
+        // It may have exited.
         _ = self.process.kill();
         _ = self.process.wait();
     }
 }
 
-/// What clients do.
+/// The work of the clients.
 #[derive(Clone, Copy)]
 struct Load {
     requests: usize,
@@ -114,7 +115,7 @@ struct Load {
 }
 
 impl Load {
-    /// Sets, then gets, values of one size. Requests a second and the 99th percentile in ms, of each.
+    /// Sets, then gets, values of one size. Returns for each the requests per second and the 99th percentile in ms.
     fn run(self, server: &Server, bytes: u32) -> anyhow::Result<Vec<[f64; 2]>> {
         let (host, port) = server.address.rsplit_once(':').context("no port")?;
         let options = [
@@ -143,7 +144,7 @@ impl Load {
         Ok(rows)
     }
 
-    /// A round: a value for each column.
+    /// One round. Returns a value for each column.
     fn round(self, subject: &Subject) -> anyhow::Result<Vec<f64>> {
         let server = Server::start(subject)?;
         let mut rows = Vec::new();

@@ -1,5 +1,5 @@
-//! What checks, statistics and the lack of magazines cost a hot pair. Counting itself cannot be switched off: it is part of
-//! the magazine's word. What remains is the price of reading.
+//! What checks, statistics and the lack of magazines add to a hot pair. Counting itself cannot be switched off: it is part of the
+//! magazine's word. So only reading the counts has a price.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use uslab_benches::subject::Checked;
 use uslab_benches::{Bench, Column, Contender, Kind, clock, work};
 use uslab_magazine::sync::{AtomicBool, Ordering};
 
-/// A cache in a subsystem of its own.
+/// A cache in a separate subsystem.
 struct Alone {
     cache: KmemCache,
     subsystem: Subsystem,
@@ -17,7 +17,7 @@ struct Alone {
 
 impl Alone {
     fn new(change: impl FnOnce(&mut Config)) -> anyhow::Result<Self> {
-        // Off in every build, so that the bench says what it compares.
+        // Checks are off in every build, so that the comparison is the same in all of them.
         let mut config = Config { check_frees: false, ..Config::default() };
         change(&mut config);
         let subsystem = Subsystem::new(config)?;
@@ -30,7 +30,7 @@ impl Alone {
         assert_eq!(checked.written, checked.read, "objects did not keep their stamps");
         vec![clock::per_operation(budget, || false, || work::pairs(&mut local, 20_000))]
     }
-    /// While another thread reads the cache's numbers without a pause.
+    /// Measures pairs while another thread reads the cache's statistics continuously.
     fn pairs_polled(&self, budget: Duration) -> Vec<f64> {
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {

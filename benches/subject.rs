@@ -1,18 +1,18 @@
-//! What is compared. A [`Subject`] hands out objects of one size to any number of threads; each thread talks to it through
-//! a [`Local`] of its own, which for most subjects is a mere reference.
+//! What is compared. A [`Subject`] allocates objects of one size for any number of threads. Each thread uses it through its own
+//! [`Local`], which for most subjects is only a reference.
 //!
-//! All subjects do the same work for an object: hand it out, write its first word, take it back. The word is a *stamp*;
-//! before anything is timed, [`Checked`] compares what was stamped with what is read back, so that a subject that hands
-//! one object out twice, or an optimiser that removed the work, cannot win.
+//! All subjects do the same work for an object: allocate it, write its first word, free it. The word is a *stamp*. Before
+//! anything is timed, [`Checked`] compares the stamps written with those read back, so that a subject that allocates one object
+//! twice, or an optimiser that removed the work, cannot win.
 
 use std::cell::OnceCell;
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 
-/// An object of `WORDS` times 8 bytes. Whoever moves one in (slabs that store values) moves no byte but the stamp's.
+/// An object of `WORDS` words. Moving one (into slabs that store values) copies only the stamp.
 pub type Bytes<const WORDS: usize> = [MaybeUninit<u64>; WORDS];
 
-/// An object whose first word is `stamp`.
+/// Returns an object whose first word is `stamp`.
 #[inline(always)]
 pub fn stamped<const WORDS: usize>(stamp: u64) -> Bytes<WORDS> {
     let mut bytes = [MaybeUninit::uninit(); WORDS];
@@ -20,105 +20,105 @@ pub fn stamped<const WORDS: usize>(stamp: u64) -> Bytes<WORDS> {
     bytes
 }
 
-/// What a subject is to the others.
+/// The kind of a subject, for comparisons.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// The harness alone: it allocates nothing.
     Floor,
-    /// This project.
+    /// A subject of this project.
     Ours,
-    /// This project, of an older commit.
+    /// A subject of this project at an older commit.
     Before,
-    /// A general allocator: the best of these is what ratios refer to.
+    /// A general allocator: ratios refer to the best of these.
     General,
     /// A pool of objects of one kind.
     Pool,
 }
 
-/// Something that hands out objects of one size. Made anew for each question and size, kept over the rounds.
+/// An allocator of objects of one size. It is created anew for each question and size, and kept over the rounds.
 pub trait Subject: Sync + Sized + 'static {
-    /// As shown, and as `--subjects` takes it.
+    /// The name in tables and for `--subjects`.
     const NAME: &'static str;
-    /// What it is to the others.
+    /// The kind, for comparisons.
     const KIND: Kind;
-    /// Whether an object may be freed by another thread than the one that allocated it.
+    /// `true` if an object may be freed by another thread than the one that allocated it.
     const SHARED: bool = true;
-    /// Whether an allocation costs time in proportion to the objects that are out.
+    /// `true` if the time of an allocation is proportional to the number of objects in use.
     const LINEAR: bool = false;
-    /// Whether objects are objects: false for the floor only, whose objects overlap.
+    /// `true` if objects are distinct. `false` only for the floor, whose objects overlap.
     const CHECKED: bool = true;
-    /// What a thread uses.
+    /// A thread's access to the subject.
     type Local<'s>: Local;
 
-    /// Whether this machine has it.
+    /// Returns `true` if this machine has it.
     fn available() -> bool {
         true
     }
-    /// For at most `live` objects at a time.
+    /// Creates the subject for at most `live` objects at a time.
     fn new(live: usize) -> Self;
-    /// For the calling thread.
+    /// The access of the calling thread.
     fn local(&self) -> Self::Local<'_>;
 }
 
 /// A thread's use of a [`Subject`].
 pub trait Local {
-    /// An object in use.
+    /// An object in use; dropping it need not free it.
     type Object: Send;
 
-    /// An object whose first word is `stamp`.
+    /// Allocates an object whose first word is `stamp`.
     ///
     /// # Panics
-    /// Out of memory.
+    /// Panics if there is no memory.
     fn alloc(&mut self, stamp: u64) -> Self::Object;
-    /// The first word.
+    /// Reads the first word.
     fn stamp(&self, object: &Self::Object) -> u64;
-    /// Where the first word is, if others may write to it while the object is in use.
+    /// The address of the first word, if others may write to it while the object is in use.
     fn address(&self, _object: &Self::Object) -> Option<NonNull<u64>> {
         None
     }
-    /// Takes an object back.
+    /// Frees an object.
     fn free(&mut self, object: Self::Object);
-    /// Gives as much memory back to the system as the subject has a request for.
+    /// Returns as much memory to the system as the subject has a request for.
     fn give_back(&mut self) {}
     /// Ends a reaping interval, if the subject has them.
     fn reap(&mut self) {}
 }
 
-/// A raw object, freed by hand.
+/// The address of an object that is freed explicitly.
 #[derive(Debug)]
 pub struct Raw(pub NonNull<u64>);
 
-// SAFETY: an owned address; whoever has the `Raw` has the object.
+// SAFETY: an owned address; the owner of the `Raw` owns the object.
 unsafe impl Send for Raw {}
 
 impl Raw {
-    /// Stamps a new object.
+    /// Writes the stamp to a new object.
     ///
     /// # Safety
-    /// At least 8 aligned bytes, the caller's alone.
+    /// `object` has at least 8 bytes, is aligned to 8, and belongs to the caller.
     #[inline(always)]
     pub unsafe fn stamped(object: NonNull<u8>, stamp: u64) -> Self {
         let object = object.cast::<u64>();
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees 8 aligned bytes that it owns.
         unsafe { object.write(stamp) };
         Self(hide(object))
     }
     /// The first word.
     #[inline(always)]
     pub fn stamp(&self) -> u64 {
-        // SAFETY: stamped when it was made, and not freed while there is a `Raw`.
+        // SAFETY: stamped when the `Raw` was created, and not freed while it exists.
         unsafe { self.0.read() }
     }
 }
 
-/// The same address, but the compiler can no longer tell: it must assume that the object was looked at, and so neither
-/// leaves the stamp out nor an allocation whose free it sees. Costs no instruction (`black_box` goes through memory).
+/// Returns the same address, but hides that from the compiler. It must assume that the object was read, so it can remove neither
+/// the stamp nor an allocation whose free it sees. Costs no instruction (`black_box` goes through memory).
 #[inline(always)]
 pub fn hide<T>(address: NonNull<T>) -> NonNull<T> {
     #[cfg(target_arch = "x86_64")]
     {
         let mut address = address.as_ptr();
-        // SAFETY: no instruction; the register comes out as it went in, so it is not null.
+        // SAFETY: no instruction; the register is unchanged, so it is not null.
         unsafe {
             std::arch::asm!("/* {} */", inout(reg) address, options(nostack, preserves_flags));
             NonNull::new_unchecked(address)
@@ -142,26 +142,26 @@ pub fn hide_index(index: usize) -> usize {
     std::hint::black_box(index)
 }
 
-/// A [`Local`] that stamps every object differently and sums what it stamped and what it reads back before each free.
+/// A [`Local`] that stamps every object differently, and sums the stamps that it wrote and those that it read before each free.
 #[derive(Debug)]
 pub struct Checked<'l, L> {
     local: &'l mut L,
     next: u64,
-    /// Of the stamps written and read, wrapping.
+    /// The wrapping sum of the stamps written.
     pub written: u64,
-    /// See `written`.
+    /// The wrapping sum of the stamps read.
     pub read: u64,
 }
 
 impl<'l, L: Local> Checked<'l, L> {
-    /// Checks what goes through it from now on.
+    /// Checks the operations through it from now on.
     pub fn new(local: &'l mut L) -> Self {
         Self { local, next: 0, written: 0, read: 0 }
     }
-    /// Everything was freed: what was read must be what was written.
+    /// Checks the sums after everything was freed.
     ///
     /// # Panics
-    /// It is not.
+    /// Panics if the sums differ.
     pub fn finish<S: Subject>(self) {
         assert!(!S::CHECKED || self.written == self.read, "{}: objects did not keep their stamps", S::NAME);
     }
@@ -170,7 +170,7 @@ impl<'l, L: Local> Checked<'l, L> {
 impl<L: Local> Local for Checked<'_, L> {
     type Object = L::Object;
     fn alloc(&mut self, _: u64) -> L::Object {
-        // An odd multiplier: sums of few stamps are not equal by accident.
+        // The odd multiplier makes it unlikely that sums of few stamps are equal by accident.
         self.next = self.next.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let stamp = self.next.wrapping_mul(self.next | 1);
         self.written = self.written.wrapping_add(stamp);
@@ -185,7 +185,7 @@ impl<L: Local> Local for Checked<'_, L> {
     }
 }
 
-/// A subject that is made when it is first needed, so that a baseline can be taken before.
+/// A subject that is created when it is first used, so that a baseline can be measured before.
 #[derive(Debug)]
 pub struct Made<S> {
     subject: OnceCell<S>,
@@ -193,24 +193,24 @@ pub struct Made<S> {
 }
 
 impl<S: Subject> Made<S> {
-    /// Not made yet; for at most `live` objects at a time.
+    /// A subject for at most `live` objects at a time, not created yet.
     pub fn later(live: usize) -> Self {
         Self { subject: OnceCell::new(), live }
     }
-    /// The subject.
+    /// Returns the subject, and creates it if necessary.
     pub fn get(&self) -> &S {
         self.subject.get_or_init(|| S::new(self.live))
     }
 }
 
-/// A question: work that any subject can be put to.
+/// A question: work that any subject can do.
 pub trait Work: Clone + 'static {
-    /// The most objects that are out at a time.
+    /// The most objects that are in use at a time.
     fn live(&self) -> usize;
-    /// Whether the question can be put to `S`.
+    /// Returns `true` if `S` can do this work.
     fn suits<S: Subject>(&self) -> bool {
         !S::LINEAR || self.live() <= 10_000
     }
-    /// One round: a value for each column of the group.
+    /// One round. Returns a value for each column of the group.
     fn run<S: Subject>(&self, made: &Made<S>) -> Vec<f64>;
 }

@@ -1,4 +1,4 @@
-//! The same work on many threads at once.
+//! Runs the same work on many threads at the same time.
 
 use crate::ours::sync::{AtomicUsize, Ordering};
 use nix::sched::{CpuSet, sched_setaffinity};
@@ -7,7 +7,7 @@ use std::num::NonZero;
 use std::sync::Barrier;
 use std::time::Duration;
 
-/// CPUs that this process may use.
+/// The number of CPUs that this process may use.
 pub fn cpus() -> usize {
     std::thread::available_parallelism().map_or(1, NonZero::get)
 }
@@ -16,12 +16,12 @@ pub fn cpus() -> usize {
 pub fn pin(cpu: usize) {
     let mut set = CpuSet::new();
     if set.set(cpu % cpus()).is_ok() {
-        // A refusal costs precision, no more.
+        // If this fails, only precision suffers.
         let _ = sched_setaffinity(Pid::from_raw(0), &set);
     }
 }
 
-/// What each of the threads measures for itself while all of them run.
+/// The threads of a run, each of which measures itself while all of them run.
 #[derive(Debug)]
 pub struct Team {
     barrier: Barrier,
@@ -31,8 +31,8 @@ pub struct Team {
 }
 
 impl Team {
-    /// Nanoseconds an operation, one for each of `threads` threads; thread `i` runs `member(i, team)`, which comes to
-    /// [`Team::measure`] once. `pinned` threads stay on a CPU each, in turn.
+    /// Runs `member(i, team)` on each thread `i` of `threads`; it must call [`Team::measure`] once. Returns nanoseconds per
+    /// operation for each thread. `pinned` threads stay on one CPU each, round-robin.
     pub fn run(
         threads: usize,
         pinned: bool,
@@ -55,8 +55,8 @@ impl Team {
         })
     }
 
-    /// Waits for the others; then CPU nanoseconds an operation of `chunk`. Nobody stops before everybody has used the
-    /// budget, so each was measured while the others ran.
+    /// Waits for the others, then returns CPU nanoseconds per operation of `chunk`. No thread stops before all have used the
+    /// budget, so each is measured while the others run.
     pub fn measure(&self, chunk: impl FnMut() -> u64) -> f64 {
         self.barrier.wait();
         let mut counted = false;

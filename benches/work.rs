@@ -1,4 +1,4 @@
-//! The loops that are timed. Every subject runs the same source.
+//! The loops that are timed. Every subject runs the same source code.
 
 use crate::subject::Local;
 use rand::rngs::SmallRng;
@@ -6,19 +6,19 @@ use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
 use std::mem::MaybeUninit;
 
-/// Random numbers, the same in every run.
+/// A random number generator with the same numbers in every run.
 pub fn random() -> SmallRng {
     SmallRng::seed_from_u64(0x5eed)
 }
 
-/// Below `bound`, by a multiplication.
+/// A number below `bound`, by a multiplication.
 #[inline(always)]
 pub fn below(rng: &mut SmallRng, bound: usize) -> usize {
     ((u64::from(rng.next_u32()) * bound as u64) >> 32) as usize
 }
 
-/// The same, but the compiler must assume that others have its address. Otherwise it keeps the fields of what only this
-/// function knows in registers through the whole loop, which no program's pool enjoys.
+/// Returns the same reference, but the compiler must assume that its address is known elsewhere. Otherwise it could keep the
+/// fields in registers through the whole loop, as in no real program.
 #[inline(always)]
 fn known_elsewhere<L>(local: &mut L) -> &mut L {
     std::hint::black_box(local)
@@ -46,14 +46,14 @@ pub enum Order {
     Random,
 }
 
-/// Batches: so many allocations, then so many frees.
+/// Batches: a number of allocations, then as many frees.
 #[derive(Clone, Debug)]
 pub struct Batch {
     order: Box<[u32]>,
 }
 
 impl Batch {
-    /// Batches of `size`.
+    /// Creates batches of `size` objects.
     pub fn new(size: u32, order: Order) -> Self {
         let mut places: Box<[u32]> = (0..size).collect();
         match order {
@@ -63,15 +63,15 @@ impl Batch {
         }
         Self { order: places }
     }
-    /// Objects in a batch.
+    /// The number of objects in a batch.
     pub fn size(&self) -> usize {
         self.order.len()
     }
-    /// A place for each object, touched: pages and lines are there before the clock starts.
+    /// Creates a place for each object and writes to it, so that pages and cache lines are there before the clock starts.
     pub fn places<L: Local>(&self, _of: &L) -> Places<L::Object> {
         Places::new(self.size())
     }
-    /// One batch. Returns its pairs.
+    /// Runs one batch. Returns its pairs.
     #[inline(always)]
     pub fn run<L: Local>(&self, local: &mut L, places: &mut Places<L::Object>) -> u64 {
         let local = known_elsewhere(local);
@@ -79,23 +79,23 @@ impl Batch {
             places.put(place, local.alloc(place as u64));
         }
         for &place in &self.order {
-            // SAFETY: every place was filled above, and an order names each place once.
+            // SAFETY: every place was filled above, and an order contains each place once.
             local.free(unsafe { places.take(place as usize) });
         }
         self.order.len() as u64
     }
 }
 
-/// Room for objects of any kind in any order. What is left in it is forgotten.
+/// Places for objects of any kind, filled and emptied in any order. Objects left at the drop are leaked.
 #[derive(Debug)]
 pub struct Places<O>(Box<[MaybeUninit<O>]>);
 
 impl<O> Places<O> {
-    /// So many places, each touched.
+    /// Creates `places` places and writes to each.
     pub fn new(places: usize) -> Self {
         let mut room = Box::new_uninit_slice(places);
         for place in &mut room {
-            // SAFETY: bytes of room for an object, which is not one yet.
+            // SAFETY: the place has room for an object, and holds none yet.
             unsafe { std::ptr::from_mut(place).cast::<u8>().write_bytes(0xa5, size_of::<O>()) };
         }
         Self(room)
@@ -108,15 +108,15 @@ impl<O> Places<O> {
     /// Empties a place.
     ///
     /// # Safety
-    /// It was filled since it was last emptied.
+    /// It was filled, and not emptied since.
     #[inline(always)]
     pub unsafe fn take(&mut self, place: usize) -> O {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that the place is filled.
         unsafe { self.0[place].assume_init_read() }
     }
 }
 
-/// Many live objects, some of which are replaced: bursts of frees of random objects, and as many allocations.
+/// Many live objects, some of which are replaced in bursts: frees of random objects, then as many allocations.
 #[derive(Debug)]
 pub struct Churn<O> {
     objects: Vec<O>,
@@ -131,11 +131,11 @@ impl<O> Churn<O> {
     pub fn fill<L: Local<Object = O>>(local: &mut L, live: usize) -> Self {
         let mut churn = Self { objects: Vec::with_capacity(live), rng: random() };
         churn.objects.extend((0..live as u64).map(|stamp| local.alloc(stamp)));
-        // As after a long run: what lies together was not allocated together.
+        // As after a long run: neighbours were not allocated one after the other.
         churn.objects.shuffle(&mut churn.rng);
         churn
     }
-    /// One burst of 1 to 256 frees and as many allocations. Returns its pairs.
+    /// Runs one burst of 1 to 256 frees and as many allocations. Returns its pairs.
     #[inline(always)]
     pub fn burst<L: Local<Object = O>>(&mut self, local: &mut L) -> u64 {
         let size = 1 + below(&mut self.rng, BURST.min(self.objects.len()));
@@ -148,7 +148,7 @@ impl<O> Churn<O> {
         }
         size as u64
     }
-    /// At least `pairs` of them.
+    /// Runs bursts of at least `pairs` pairs in all.
     #[inline(always)]
     pub fn bursts<L: Local<Object = O>>(&mut self, local: &mut L, pairs: u64) -> u64 {
         let local = known_elsewhere(local);

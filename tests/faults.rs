@@ -1,8 +1,8 @@
-//! Every public operation against every refusal: for each `n`, the `n`-th call of any fault point fails; it and all calls
-//! after it; it and all calls after it of the same point. The operation fails with an error or goes on; nothing is lost, the books are right, and
-//! without faults the same operation works.
+//! Tests every public operation against every refusal. For each `n`, three rules are tried: the `n`-th call of any fault point
+//! fails; that call and all later ones fail; that call and all later calls of the same point fail. The operation returns an error
+//! or succeeds without the refused resource. Nothing is lost, all counts agree, and the same operation succeeds without faults.
 //!
-//! Alone in its process: what the operations wait for, that no reader is left, is the process's.
+//! Runs alone in its process: the operations wait until no reader is left, and readers are counted for the whole process.
 #![cfg(not(any(loom, shuttle)))]
 
 #[allow(dead_code)]
@@ -27,12 +27,12 @@ struct Trial {
     subsystem: Subsystem,
     faults: Faults,
     rule: Rule,
-    /// What was said instead of doing it.
+    /// The errors that operations returned.
     said: std::cell::RefCell<BTreeSet<String>>,
 }
 
 impl Trial {
-    /// Does `operation` under the rule. If it fails, nothing may have changed, and it must work without faults.
+    /// Runs `operation` under the rule. If it fails, nothing may have changed, and it must succeed without faults.
     fn may_fail<R, E: Display>(&self, operation: impl FnMut() -> Result<R, E>) -> R {
         let mut operation = operation;
         let before = self.subsystem.check().unwrap();
@@ -51,7 +51,7 @@ impl Trial {
         self.said.borrow_mut().insert(said);
         operation().unwrap_or_else(|error| panic!("without faults: {error}"))
     }
-    /// The same for what has no way to fail.
+    /// As `may_fail`, for an operation that returns no error.
     fn must_work<R>(&self, operation: impl FnOnce() -> R) -> R {
         self.faults.arm(vec![self.rule.clone()]);
         let done = operation();
@@ -254,7 +254,7 @@ const OPERATIONS: &[Operation] = &[
             // SAFETY: allocated above.
             memory = t.may_fail(|| unsafe { kmalloc.realloc(memory, size, Gfp::KERNEL) });
         }
-        // SAFETY: as above.
+        // SAFETY: allocated above, freed once.
         unsafe { kmalloc.free(memory) };
     }),
     ("pages", |t| {
@@ -264,19 +264,19 @@ const OPERATIONS: &[Operation] = &[
     }),
 ];
 
-/// What all trials met.
+/// Totals of all trials.
 #[derive(Default)]
 struct Sum {
-    /// Calls that were refused first, each in its turn.
+    /// Calls that were the first to be refused in a trial.
     points: u64,
-    /// Refusals in all.
+    /// All refused calls.
     injections: u64,
     by_point: BTreeMap<&'static str, u64>,
     said: BTreeSet<String>,
 }
 
 impl Sum {
-    /// Counts what fired; `false` if nothing did: the operation has not so many calls.
+    /// Adds the calls that were refused. Returns `false` if none was: the operation makes fewer calls.
     fn add(&mut self, faults: &Faults) -> bool {
         let fired: Vec<_> = faults.tally().into_iter().filter(|tally| tally.fired > 0).collect();
         for tally in &fired {
@@ -288,7 +288,7 @@ impl Sum {
     }
 }
 
-/// What is refused from the `n`-th call on, for all `n`.
+/// The rules to try: what is refused from the `n`-th call on, for all `n`.
 fn modes() -> impl Iterator<Item = Rule> {
     let once = Rule { times: Some(1), ..Rule::every(None) };
     [once, Rule::every(None)].into_iter().chain(POINTS.map(|point| Rule::every(Some(point))))
@@ -318,7 +318,7 @@ fn sweep((name, operation): Operation, nodes: u32, mode: &Rule, sum: &mut Sum) {
     }
 }
 
-/// A subsystem that is refused something while it starts is smaller, or says what was refused.
+/// A subsystem that is refused something while it starts is smaller, or its error names what was refused.
 fn start(mode: &Rule, sum: &mut Sum) {
     for n in 1.. {
         let faults = Faults::new(n);
@@ -346,7 +346,7 @@ fn every_operation_survives_the_refusal_of_each_of_its_calls() {
             [1, 2].into_iter().for_each(|nodes| sweep(*operation, nodes, &mode, &mut sum));
         }
     }
-    // Past libtest's capture: the runner of all tests reads it.
+    // Bypasses libtest's capture: the runner of all tests reads this line.
     let line = format!("faults: {} points, {} injections\n", sum.points, sum.injections);
     std::io::stdout().write_all(line.as_bytes()).unwrap();
     println!("{:#?}\n{:#?}", sum.by_point, sum.said);
@@ -388,7 +388,7 @@ fn large_orders_can_be_refused_while_small_ones_are_not() {
     assert_all_given_back(&subsystem);
 }
 
-/// Which pages of boxed objects are whose is a word a page.
+/// A slab of boxed objects needs a table with a word for each page.
 #[test]
 fn what_a_slab_of_boxes_takes_up_beside_it_can_be_limited_by_bytes() {
     let mut config = config(1, 1, 16 << 20);

@@ -1,4 +1,4 @@
-//! Nothing that lies under an allocation calls the global heap: it may be built on this very subsystem.
+//! No code that runs during an allocation calls the global heap: the global heap may be built on this subsystem.
 
 #![cfg(not(any(loom, shuttle)))]
 
@@ -22,16 +22,17 @@ use uslab_magazine::sync::{assert_unlocked, thread_local};
 thread_local! {
     static CALLS: Cell<u64> = const { Cell::new(0) };
     static HELD: Cell<isize> = const { Cell::new(0) };
-    /// What happens while this thread waits for so many bytes.
+    /// Runs in the next heap call of this thread, with the number of bytes requested.
     static MEANWHILE: Cell<Option<fn(usize)>> = const { Cell::new(None) };
-    /// 0 where the next call of this thread is refused; then the bytes that it asked for.
+    /// `Some(0)` if the next heap call of this thread is to be refused; afterwards the bytes that it requested.
     static REFUSED: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
-/// The system's heap, which counts the calls of each thread and the bytes that it has not given back, and wants no lock to be held meanwhile.
+/// The system's heap. It counts each thread's calls and the bytes that it has not freed, and checks that no lock is held during a
+/// call.
 struct Counting;
 
-// SAFETY: passed on to the system's heap.
+// SAFETY: each method forwards to the system's heap, or returns null where that is allowed.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         assert_unlocked();
@@ -45,14 +46,14 @@ unsafe impl GlobalAlloc for Counting {
             meanwhile(layout.size());
             MEANWHILE.set(Some(meanwhile));
         }
-        // SAFETY: passed on.
+        // SAFETY: the caller's layout is not empty.
         unsafe { System.alloc(layout) }
     }
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
         assert_unlocked();
         CALLS.set(CALLS.get() + 1);
         HELD.set(HELD.get() - layout.size() as isize);
-        // SAFETY: passed on.
+        // SAFETY: the caller passes a block of the system's heap and its layout.
         unsafe { System.dealloc(memory, layout) }
     }
 }
@@ -60,7 +61,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static HEAP: Counting = Counting;
 
-/// What `work` does without the global heap.
+/// Runs `work` and checks that it does not call the global heap.
 fn without_heap<R>(what: &str, work: impl FnOnce() -> R) -> R {
     let before = CALLS.get();
     let done = work();
@@ -68,7 +69,7 @@ fn without_heap<R>(what: &str, work: impl FnOnce() -> R) -> R {
     done
 }
 
-/// What `work` does when the global heap refuses its first call, and the bytes that this was for.
+/// Runs `work` while the global heap refuses its first call. Returns its result and the bytes that the call requested.
 fn refused<R>(work: impl FnOnce() -> R) -> (R, usize) {
     REFUSED.set(Some(0));
     let done = work();
@@ -82,7 +83,7 @@ fn the_count_counts() {
     assert_eq!(CALLS.get(), before + 2);
 }
 
-/// The list of caches once grew, and the census once allocated, under locks that allocations take.
+/// Regression test: the list of caches grew, and the census allocated, under locks that allocations take.
 #[test]
 fn what_does_call_the_heap_holds_no_lock_meanwhile() {
     let subsystem = Subsystem::new(config(2, 2, 16 << 20)).unwrap();
@@ -108,7 +109,7 @@ fn a_cache_with_handles_gives_back_what_it_asked_of_the_heap() {
         drop(cache);
         HELD.get() - before
     };
-    // What the first one needs of the subsystem stays.
+    // The first use may allocate state that the subsystem keeps.
     used();
     assert_eq!(used(), 0);
 }
@@ -119,9 +120,9 @@ fn entries_that_come_after_another_threads_go_back() {
         static CACHE: Cell<Option<Rc<HandleCache<u64>>>> = const { Cell::new(None) };
         static LATE: Cell<u64> = const { Cell::new(0) };
     }
-    // Another thread would do the same: no lock is held.
+    // Does what another thread might do at this point: no lock is held.
     fn sooner(bytes: usize) {
-        // The entries of 64 numbers, of 128, and so on.
+        // The table's blocks are for 64 numbers, 128, and so on.
         if bytes >= 64 * 16 {
             let cache = CACHE.take().unwrap();
             let handle = cache.alloc().unwrap();
@@ -147,7 +148,7 @@ fn entries_that_come_after_another_threads_go_back() {
         drop(cache);
         HELD.get() - before
     };
-    // What the first one needs of the subsystem stays.
+    // The first use may allocate state that the subsystem keeps.
     used();
     assert_eq!(used(), 0);
 }
@@ -158,7 +159,7 @@ fn a_table_of_handles_that_gets_no_memory_says_so_and_stays_as_it_was() {
     let mut table = HandleTable::<[u64; 200]>::new();
     let (none, words) = refused(|| table.alloc([0; 200]));
     assert!(none == Err(HandleError::Memory) && (1..VALUE).contains(&words), "{words} bytes of words");
-    // It has room for more words then, and for one value.
+    // The table has then allocated its words, and room for one value.
     let first = table.alloc([1; 200]).unwrap();
     let (none, values) = refused(|| table.alloc_with(|_| panic!("there is no room for it")));
     assert!(none == Err(HandleError::Memory) && values > VALUE, "{values} bytes of values");
@@ -183,7 +184,7 @@ fn a_cache_with_handles_that_gets_no_memory_for_numbers_says_so_and_has_its_obje
     }
 }
 
-/// It is asked for once.
+/// The guard requests its memory once.
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
 fn a_guard_that_gets_no_memory_takes_no_samples() {

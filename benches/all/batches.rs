@@ -1,4 +1,5 @@
-//! What a pair costs when a thousand objects are out at a time: allocated in a row, then freed in three orders.
+//! The cost of a pair with a thousand objects in use: they are allocated in a row, then freed in three
+//! orders.
 
 use std::time::Duration;
 use uslab_benches::subject::Checked;

@@ -1,4 +1,4 @@
-//! What a pair costs among 100,000 live objects, replaced in random bursts of 1 to 256.
+//! The cost of a pair among 100,000 live objects, which are replaced in random bursts of 1 to 256.
 
 use std::time::Duration;
 use uslab_benches::subject::Checked;

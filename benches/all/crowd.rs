@@ -1,4 +1,5 @@
-//! What a pair and a thread cost when many threads allocate: all are alive at once, and move freely among the CPUs.
+//! The cost of a pair, and of a thread, when many threads allocate. All threads are alive at the same time, and move freely among
+//! the CPUs.
 
 use std::ffi::c_void;
 use std::hint::black_box;
@@ -12,17 +13,17 @@ use uslab_benches::{Bench, Column, Contender, Kind, Local, Made, Subject, Work, 
 
 /// Objects that a thread holds at a time.
 const BATCH: usize = 64;
-/// Batches between two readings of the thread's clock.
+/// Batches between two readings of the thread's CPU time.
 const TURN: usize = 8;
 /// Bytes of a MiB.
 const MIB: f64 = 1048576.0;
-/// Bytes of a stack: too few for a huge page.
+/// Bytes of a thread's stack: too few for a huge page.
 const STACK: usize = 256 << 10;
 
 #[derive(Clone)]
 struct Crowd {
     threads: usize,
-    /// Turns of a thread that are timed.
+    /// Timed turns of each thread.
     turns: usize,
 }
 
@@ -38,7 +39,7 @@ fn turn<S: Subject>(local: &mut S::Local<'_>) -> Duration {
     clock::cpu() - start
 }
 
-/// As [`turn`], not timed: each object has the stamp that was written to it.
+/// As [`turn`], without timing: checks that each object has the stamp that was written to it.
 fn check<S: Subject>(local: &mut S::Local<'_>) {
     let objects: [_; BATCH] = std::array::from_fn(|stamp| local.alloc(stamp as u64));
     for (stamp, object) in objects.into_iter().enumerate() {
@@ -48,7 +49,7 @@ fn check<S: Subject>(local: &mut S::Local<'_>) {
 }
 
 impl Crowd {
-    /// CPU nanoseconds for a pair, the mean over the threads; and MiB.
+    /// CPU nanoseconds for a pair, averaged over the threads; and MiB.
     fn measure<S: Subject>(&self, subject: &S) -> Vec<f64> {
         let barrier = &Barrier::new(self.threads + 1);
         let member = || {
@@ -82,10 +83,10 @@ impl Crowd {
     }
 }
 
-/// MiB of threads that call no malloc. (Those of the standard library do: it is counted with every subject.)
+/// MiB of threads that call no malloc. (Threads of the standard library call it: that memory counts for every subject.)
 fn alone(threads: usize) -> f64 {
     extern "C" fn member(barrier: *mut c_void) -> *mut c_void {
-        // About as much of the stack as the others use outside of the malloc.
+        // Uses about as much of the stack as other members use outside the malloc.
         black_box([0_u64; 256]);
         // SAFETY: `alone` joins this thread before it drops the barrier.
         let barrier = unsafe { &*barrier.cast_const().cast::<Barrier>() };
@@ -123,7 +124,7 @@ impl Work for Crowd {
         self.threads * BATCH
     }
     fn suits<S: Subject>(&self) -> bool {
-        // Its ring would grow with the threads.
+        // Excludes the floor, whose ring would grow with the threads.
         S::KIND != Kind::Floor && (!S::LINEAR || self.live() <= 10_000)
     }
     fn run<S: Subject>(&self, made: &Made<S>) -> Vec<f64> {
@@ -139,7 +140,7 @@ pub(crate) fn row(bench: &mut Bench) {
     for threads in [1, 4, 64, 512, 4096] {
         let crowd =
             Crowd { threads: bench.scale(threads), turns: (bench.scale(4096) / bench.scale(threads)).max(4) };
-        // A few threads take less than what readings of the memory differ by.
+        // A few threads take less memory than the readings differ by.
         let memory = (threads >= 64)
             .then(|| Column::lower("memory", "MiB").above_floor().counts_in("memory of a crowd"));
         let columns = [Some(Column::lower("pair", "ns")), memory];

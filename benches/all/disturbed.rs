@@ -1,4 +1,4 @@
-//! How long single operations on one cache take while much happens to others: each quantile to that of a quiet run.
+//! The duration of single operations on one cache while other caches are disturbed: each quantile relative to a quiet run.
 
 use crate::tails::{COUNTED, Tail, Ticks};
 use nix::sys::pthread::{Pthread, pthread_kill, pthread_self};
@@ -10,15 +10,15 @@ use uslab_benches::ours::{Disturbed, Global, Kmem, Typed};
 use uslab_benches::team::pin;
 use uslab_benches::{Bench, Column, Contender};
 
-/// What happens meanwhile, on the second CPU.
+/// What the second CPU does during the run.
 #[derive(Clone, Copy, Debug)]
 enum Disturbance {
-    /// Once a second all caches are reaped.
+    /// All caches are reaped once a second.
     Reaper,
-    /// 1,000 caches a second are born, used once and destroyed.
+    /// 1,000 caches a second are created, used once and destroyed.
     Births,
     /// Drains of another cache wait for a CPU whose thread was interrupted at some instruction and does not run. (With
-    /// restartable sequences no drain waits so.)
+    /// restartable sequences, no drain waits for that.)
     StuckDrain,
 }
 
@@ -28,11 +28,11 @@ const DISTURBANCES: [(&str, Disturbance); 3] = [
     ("stuck drain", Disturbance::StuckDrain),
 ];
 
-/// How long a thread that was interrupted does not run.
+/// How long an interrupted thread does not run.
 const STUCK: Duration = Duration::from_millis(20);
 
 impl Disturbance {
-    /// Goes on until it is told to stop. Returns how often it did it a second.
+    /// Continues until `stop` is set. Returns the number of disturbances per second.
     fn run<S: Disturbed>(self, stop: &AtomicBool) -> f64 {
         let stopped = || stop.load(Ordering::Relaxed);
         let start = Instant::now();
@@ -42,7 +42,7 @@ impl Disturbance {
             Self::Births => times = every(Duration::from_millis(1), &stopped, || S::other().pair()),
             Self::StuckDrain => {
                 let action = SigAction::new(SigHandler::Handler(stuck), SaFlags::SA_RESTART, SigSet::empty());
-                // SAFETY: the handler does nothing that a handler must not.
+                // SAFETY: the handler only makes an async-signal-safe call.
                 unsafe { sigaction(Signal::SIGUSR1, &action) }.expect("a handler");
                 let other = S::other();
                 let victim = Mutex::new(None);
@@ -58,7 +58,7 @@ impl Disturbance {
                         if let Some(victim) = *victim.lock() {
                             interrupt(victim);
                         }
-                        // The victim has the CPU meanwhile, and with it the signal.
+                        // The victim runs on the CPU during this, and gets the signal.
                         std::thread::sleep(Duration::from_millis(2));
                         other.drain();
                         times += 1;
@@ -71,7 +71,7 @@ impl Disturbance {
     }
 }
 
-/// Calls `action` once an interval; more often afterwards, if it was kept from it. Returns how often.
+/// Calls `action` once in each interval; after a delay, more often until it has caught up. Returns the number of calls.
 fn every(interval: Duration, stopped: &impl Fn() -> bool, mut action: impl FnMut()) -> u32 {
     let mut next = Instant::now() + interval;
     let mut times = 0;
@@ -88,19 +88,19 @@ fn every(interval: Duration, stopped: &impl Fn() -> bool, mut action: impl FnMut
     times
 }
 
-/// Stops a thread for a while, wherever it is.
+/// Stops a thread for [`STUCK`], at whatever instruction it is.
 fn interrupt(thread: Pthread) {
-    // A thread that has ended is none to stop.
+    // Fails if the thread has exited.
     _ = pthread_kill(thread, Signal::SIGUSR1);
 }
 
 extern "C" fn stuck(_: libc::c_int) {
     let time = libc::timespec { tv_sec: 0, tv_nsec: i64::from(STUCK.subsec_nanos()) };
-    // SAFETY: may be called in a handler; the time is this function's.
+    // SAFETY: `nanosleep` is async-signal-safe; `time` is a local of this function.
     unsafe { libc::nanosleep(&time, std::ptr::null_mut()) };
 }
 
-/// For each disturbance the quantiles of a run with it, each to that of the quiet run before it, and how often a second it was.
+/// For each disturbance: the quantiles of a run with it, relative to the quiet run before it, and the disturbances per second.
 fn round<S: Disturbed>(subject: &S, tail: &Tail) -> Vec<f64> {
     let run = |disturbance: Option<Disturbance>| {
         let stop = AtomicBool::new(false);

@@ -1,4 +1,4 @@
-//! What threads cost that allocated once and then idle: does memory grow with threads?
+//! The memory of threads that allocated once and are idle: does it grow with the number of threads?
 
 use std::sync::Barrier;
 use uslab_benches::resident::resident;
@@ -10,7 +10,7 @@ struct Idle {
 }
 
 impl Idle {
-    /// Resident bytes a thread, with its stack, when each has done `once` and waits.
+    /// Resident bytes per thread, with its stack, after each has run `once` and waits.
     fn bytes(&self, once: impl Fn() + Sync) -> f64 {
         let (barrier, once) = (&Barrier::new(self.threads + 1), &once);
         let before = resident();
@@ -45,7 +45,7 @@ impl Work for Idle {
             let object = local.alloc(1);
             assert_eq!(local.stamp(&object), 1, "{}: another object's stamp", S::NAME);
             local.free(object);
-            // A pool that a thread owns lives as long as the thread.
+            // A pool that a thread owns must live as long as the thread.
             std::mem::forget(local);
         })]
     }

@@ -1,4 +1,4 @@
-//! Every row in which subjects of all kinds are compared. `README.md` in the folder above defines them.
+//! Every row that compares subjects of all kinds. `README.md` in the folder above defines the rows.
 
 mod batches;
 mod churn;

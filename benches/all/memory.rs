@@ -1,4 +1,4 @@
-//! How much memory a million small objects take, and what is left when most or all of them are freed.
+//! The memory of a million small objects, and what is left of it after most or all of them are freed.
 
 use rand::seq::SliceRandom;
 use std::time::Duration;
@@ -11,7 +11,7 @@ const BYTES: usize = 64;
 #[derive(Clone)]
 struct Million {
     objects: usize,
-    /// Between two readings after all were freed.
+    /// The time between two readings after all objects were freed.
     pause: Duration,
 }
 
@@ -25,7 +25,7 @@ impl Work for Million {
     fn run<S: Subject>(&self, made: &Made<S>) -> Vec<f64> {
         let mut order: Box<[u32]> = (0..self.objects as u32).collect();
         order.shuffle(&mut random());
-        // Touched before the baseline: it is the harness's.
+        // Written before the baseline is measured, because it is the harness's memory.
         let mut places = Places::new(self.objects);
         let (kept, freed) = order.split_at(self.objects / 10);
         let live = (self.objects * BYTES) as f64;
@@ -63,10 +63,10 @@ impl Work for Million {
     }
 }
 
-/// Frees the objects of some places; each place was filled and is named once.
+/// Frees the objects in some places. Each place must be filled, and named once.
 pub(crate) fn free<S: Subject, L: Local>(local: &mut L, places: &mut Places<L::Object>, of: &[u32]) {
     for &place in of {
-        // SAFETY: only called with parts of one permutation of the places, of which each is filled.
+        // SAFETY: `of` is a part of one permutation of the places, all of which are filled.
         let object = unsafe { places.take(place as usize) };
         let same = !S::CHECKED || local.stamp(&object) == u64::from(place);
         assert!(same, "{}: another object's stamp", S::NAME);

@@ -1,4 +1,4 @@
-//! What a pair costs at the malloc level: sizes of 8 to 1024 bytes, 10,000 of them live, replaced at random.
+//! The cost of a pair at the malloc level: sizes of 8 to 1024 bytes, 10,000 blocks live, replaced at random.
 
 use rand::RngExt;
 use std::ptr::NonNull;
@@ -6,12 +6,12 @@ use std::time::Duration;
 use uslab_benches::mallocs::{self, Malloc, MallocWork};
 use uslab_benches::{Bench, Column, clock, work};
 
-/// Which sizes are asked for.
+/// The distribution of the requested sizes.
 #[derive(Clone, Copy)]
 enum Sizes {
-    /// All equally often.
+    /// All sizes are equally likely.
     Uniform,
-    /// Each doubling equally often: small ones prevail, as in most programs.
+    /// Each doubling is equally likely: small sizes prevail, as in most programs.
     LogUniform,
 }
 
@@ -23,7 +23,7 @@ struct Mixed {
 }
 
 impl Mixed {
-    /// With sizes drawn beforehand, so that no logarithm is in the loop; a power of two of them.
+    /// Draws the sizes in advance, so that the loop computes no logarithm. Their number is a power of two.
     fn new(bench: &Bench, sizes: Sizes) -> Self {
         let mut rng = work::random();
         let size = |_| match sizes {
@@ -51,8 +51,8 @@ impl MallocWork for Mixed {
             unsafe { malloc.free(memory, size as usize) };
         };
         let mut live: Vec<_> = (0..self.live).map(|_| alloc()).collect();
-        // The last of all that is live: each must still hold its own stamp.
-        // SAFETY: stamped in `alloc`, not freed yet.
+        // The live blocks at the end: each must still hold its own stamp. SAFETY: stamped in `alloc`, not
+        // freed yet.
         let mut seen: Vec<u64> =
             live.iter().map(|(memory, _)| unsafe { memory.cast::<u64>().read_unaligned() }).collect();
         seen.sort_unstable();

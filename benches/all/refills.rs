@@ -1,4 +1,4 @@
-//! What an allocation costs after a free that left every slab half empty.
+//! The cost of an allocation after a free that left every slab half empty.
 
 use crate::memory::free;
 use rand::seq::SliceRandom;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use uslab_benches::work::{Places, random};
 use uslab_benches::{Bench, Column, Local, Made, Subject, Work, clock, contenders};
 
-/// Halves of a round that are freed and allocated again.
+/// Halves that a round frees and allocates again.
 const HALVES: usize = 4;
 
 #[derive(Clone)]

@@ -1,5 +1,5 @@
-//! What an object costs that one thread allocates and another one frees: a producer and a consumer with a ring between
-//! them, all frees remote.
+//! The cost of an object that one thread allocates and another one frees: a producer and a consumer with a ring between them, so
+//! that all frees are remote.
 
 use std::time::Instant;
 use uslab_benches::team::{self, cpus};
@@ -7,17 +7,17 @@ use uslab_benches::{Bench, Column, Local, Made, Subject, Work, contenders};
 
 /// Places in the ring.
 const RING: usize = 1024;
-/// Objects in a segment, which is timed as a whole.
+/// Objects in a segment, which is timed as one.
 const SEGMENT: u64 = 10_000;
 
 #[derive(Clone)]
 struct Remote {
     segments: u64,
-    /// The consumer reads an object before it frees it.
+    /// `true` if the consumer reads an object before it frees it.
     read: bool,
 }
 
-/// Until `ready` answers; gives way when that takes long, for another program may have the other CPU.
+/// Spins until `ready` returns a value. Yields if that takes long, because another program may have the other CPU.
 fn wait<T>(mut ready: impl FnMut() -> Option<T>) -> T {
     for turn in 0_u32.. {
         if let Some(value) = ready() {
@@ -30,7 +30,7 @@ fn wait<T>(mut ready: impl FnMut() -> Option<T>) -> T {
 
 impl Work for Remote {
     fn live(&self) -> usize {
-        // The ring, and one in each hand.
+        // The objects in the ring, and one held by each thread.
         RING + 2
     }
     fn suits<S: Subject>(&self) -> bool {
@@ -38,7 +38,7 @@ impl Work for Remote {
     }
     fn run<S: Subject>(&self, made: &Made<S>) -> Vec<f64> {
         let subject = made.get();
-        // One more to warm up.
+        // One more segment warms up.
         let (read, segments, count) = (self.read, self.segments, (self.segments + 1) * SEGMENT);
         let (mut ring, mut received) = rtrb::RingBuffer::new(RING);
         std::thread::scope(|scope| {

@@ -1,11 +1,10 @@
-//! What it costs that a process starts: the malloc's own start is a part of it.
+//! The cost of starting a process, which includes the start of its malloc.
 
 use std::process::{Command, Stdio};
 use std::time::Instant;
 use uslab_benches::{Bench, Column, Contender, Kind};
 
-/// The row has one contender, which starts processes with the malloc that this process has. So it compares the preloaded
-/// mallocs only.
+/// The row's only contender starts processes with this process's malloc, so it compares only the preloaded mallocs.
 pub(crate) fn row(bench: &mut Bench) {
     bench.row("start", "wall us for `true`, from its start to its end");
     let times = bench.scale(200);

@@ -1,4 +1,4 @@
-//! How long single operations take under churn, up to the slowest.
+//! The duration of single operations under churn, up to the slowest.
 
 use hdrhistogram::Histogram;
 use std::cell::OnceCell;
@@ -9,19 +9,19 @@ use uslab_benches::{Bench, Column, Local, Made, Subject, Work, clock, contenders
 
 const QUANTILES: [(&str, f64); 5] =
     [("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999), ("p99.99", 0.9999), ("max", 1.0)];
-/// Those that count. Of a million operations the last one leaves a hundred above it.
+/// The quantiles that count. Of a million operations, a hundred are slower than the last one.
 pub(crate) const COUNTED: [(&str, f64); 2] = [QUANTILES[2], QUANTILES[3]];
 
-/// Ticks, to two digits, in few enough pages that recording disturbs the caches little.
+/// Ticks with two digits of precision, in few enough pages that recording disturbs the caches little.
 pub(crate) type Ticks = Histogram<u32>;
 
-/// Churn of which every operation is stamped.
+/// Churn whose operations are all stamped.
 #[derive(Clone)]
 pub(crate) struct Tail {
     pub(crate) live: usize,
-    /// Pairs at least,
+    /// The fewest pairs.
     pub(crate) pairs: u64,
-    /// and for how long at least.
+    /// The least time.
     pub(crate) time: Duration,
 }
 
@@ -30,9 +30,9 @@ impl Tail {
         Self { live: bench.scale(100_000), pairs: bench.scale(1_000_000) as u64, time: Duration::ZERO }
     }
 
-    /// How many ticks allocations and frees took.
+    /// Measures the ticks of allocations and of frees.
     pub(crate) fn measure<L: Local>(&self, local: &mut L) -> [Ticks; 2] {
-        // A second at any clock rate; bounds that `new_with_bounds` accepts.
+        // A second at any clock rate. `new_with_bounds` accepts these bounds.
         let ticks = || Ticks::new_with_bounds(1, 1 << 32, 2).expect("bounds in order");
         let mut churn = Churn::fill(local, self.live);
         churn.bursts(local, self.live as u64);
@@ -51,7 +51,7 @@ impl Tail {
     }
 }
 
-/// Stamps every operation that goes through it.
+/// Stamps every operation on the local that it wraps.
 struct Stamped<'l, L> {
     local: &'l mut L,
     allocs: Ticks,
@@ -81,7 +81,7 @@ impl<L: Local> Local for Stamped<'_, L> {
 #[derive(Clone)]
 struct Tails {
     tail: Tail,
-    /// Measured when it is first needed.
+    /// Measured when it is first used.
     nanoseconds_a_tick: Rc<OnceCell<f64>>,
 }
 

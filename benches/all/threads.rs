@@ -1,4 +1,4 @@
-//! What a pair costs when several threads allocate at once, each for itself.
+//! The cost of a pair when several threads allocate at the same time, each for itself.
 
 use std::time::Duration;
 use uslab_benches::subject::Checked;
@@ -6,20 +6,20 @@ use uslab_benches::team::{Team, cpus, mean};
 use uslab_benches::work::{self, Batch, Order};
 use uslab_benches::{Bench, Column, Made, Subject, Work, contenders};
 
-/// Hot pairs, or batches in random order.
+/// Hot pairs, or batches in random order if `batch` is set.
 #[derive(Clone)]
 struct Threads {
     batch: Option<Batch>,
     threads: usize,
-    /// As many threads as CPUs at most, each on its own; or free to move.
+    /// `true` for threads that each stay on one CPU, at most one for each CPU; otherwise they may move.
     pinned: bool,
-    /// Scaling is asked for, and not the time of a pair.
+    /// `true` if the row shows the scaling instead of the time of a pair.
     scaling: bool,
     budget: Duration,
 }
 
 impl Threads {
-    /// CPU nanoseconds for a pair, the mean over the threads.
+    /// CPU nanoseconds for a pair, averaged over the threads.
     fn with<S: Subject>(&self, subject: &S, threads: usize) -> f64 {
         let member = |_, team: &Team| {
             let mut local = subject.local();

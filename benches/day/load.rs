@@ -1,4 +1,4 @@
-//! The load: how many clients there are at an hour of the day, and what each does.
+//! The load: the number of clients by the time of day, and the requests of each.
 
 use hdrhistogram::Histogram;
 use parking_lot::Mutex;
@@ -18,16 +18,16 @@ use uslab_magazine::sync::Counter;
 
 /// Clients of a server at the peak.
 const CLIENTS: usize = 200;
-/// Requests of a connection; then the client connects anew.
+/// Requests of a connection; then the client opens a new one.
 const REQUESTS: usize = 400;
 const KEYS: u64 = 100_000;
-/// The smallest and the largest value, in bytes. Each doubling is equally likely. What is more than the server's buffer of 8 KiB it sends
-/// in parts, without `TCP_NODELAY`: then the network's timers are all that is measured.
+/// The smallest and the largest value, in bytes. Each doubling is equally likely. The server would send a value larger than its
+/// buffer of 8 KiB in parts, without `TCP_NODELAY`, and then only the network's timers would be measured.
 const SIZES: (f64, f64) = (64.0, 8000.0);
-/// How long values live, in days, in the mean: most, and one in ten.
+/// The mean lifetimes of values, in days: of most, and of one in ten.
 const LIVES: (f64, f64) = (1.0 / 20.0, 1.0 / 5.0);
 
-/// How the load goes through the day.
+/// The load over the day.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Curve {
     day: Duration,
@@ -36,14 +36,14 @@ pub(crate) struct Curve {
 }
 
 impl Curve {
-    /// A day of this length with so many requests a second at its peak.
+    /// A day of this length, with `peak` requests a second at its peak.
     pub(crate) fn new(day: Duration, peak: f64) -> Self {
         Self { day, rate: peak / CLIENTS as f64 }
     }
     pub(crate) fn day(self) -> Duration {
         self.day
     }
-    /// The part of the peak's load at a time of the day, which is a part of it.
+    /// The load as a fraction of the peak, at a time given as a fraction of the day.
     pub(crate) fn load(at: f64) -> f64 {
         const NIGHT: f64 = 0.05;
         let slope = |x: f64| NIGHT + (1.0 - NIGHT) * (1.0 - (PI * x).cos()) / 2.0;
@@ -59,11 +59,11 @@ impl Curve {
     }
 }
 
-/// What was measured of a server.
+/// The measurements of a server.
 #[derive(Debug)]
 pub(crate) struct Served {
     intervals: Vec<Mutex<Histogram<u64>>>,
-    /// Bytes of the values that were set, and until when in the day.
+    /// By key: the bytes of the value that was set, and when in the day it expires.
     values: Mutex<HashMap<u64, (usize, Duration)>>,
     errors: Counter,
 }
@@ -89,7 +89,7 @@ impl Served {
     }
 }
 
-/// Starts a day's clients of one server. `seed` is what tells the servers' clients apart.
+/// Starts a day's clients of one server. `seed` differs between servers.
 pub(crate) fn start(
     runtime: &Runtime,
     address: SocketAddr,
@@ -104,7 +104,7 @@ pub(crate) fn start(
             curve,
             start,
             needed: (place as f64 + 0.5) / CLIENTS as f64,
-            // The same requests to each server, at moments of their own.
+            // The clients of all servers send the same requests, at different moments.
             what: SmallRng::seed_from_u64(place as u64),
             when: SmallRng::seed_from_u64(seed << 32 | place as u64),
             served: served.clone(),
@@ -117,14 +117,14 @@ struct Client {
     address: SocketAddr,
     curve: Curve,
     start: Instant,
-    /// It is there while the load is as high as this.
+    /// The client is active while the load is at least this high.
     needed: f64,
     what: SmallRng,
     when: SmallRng,
     served: Arc<Served>,
 }
 
-/// Exponentially distributed.
+/// Draws from an exponential distribution.
 fn exponential(rng: &mut SmallRng, mean: f64) -> f64 {
     -mean * (1.0 - rng.random::<f64>()).ln()
 }
@@ -145,7 +145,7 @@ impl Client {
         }
     }
 
-    /// Some requests, each when it is due.
+    /// Sends the requests of one connection, each when it is due.
     async fn connection(&mut self, due: &mut Duration) -> Result<(), Error> {
         let stream = TcpStream::connect(self.address).await?;
         stream.set_nodelay(true)?;
@@ -169,7 +169,7 @@ impl Client {
         Ok(())
     }
 
-    /// A request, as clients send it.
+    /// Draws a request and encodes it.
     fn draw(&mut self, now: Duration, request: &mut Vec<u8>) {
         let key = self.what.random_range(0..KEYS);
         let mut words = vec![b"GET".to_vec(), format!("key:{key}").into_bytes()];
@@ -192,7 +192,7 @@ impl Client {
     }
 }
 
-/// A reply, to its end: a status, nothing, or a value.
+/// Reads a complete reply: a status, nothing, or a value.
 async fn receive(stream: &mut BufReader<TcpStream>) -> Result<(), Error> {
     let mut line = String::new();
     stream.read_line(&mut line).await?;

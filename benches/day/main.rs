@@ -1,8 +1,9 @@
-//! A day of a published server: `mini-redis` on object caches, beside itself on other mallocs, all at the same time under the same
-//! load. `.ci/adopt servers` builds them; `slab/examples/adopt/README.md` says what is changed.
+//! A day of a published server: `mini-redis` on object caches, compared with itself on other mallocs, all at the same time under
+//! the same load. `.ci/adopt servers` builds them; `slab/examples/adopt/README.md` describes the changes.
 //!
-//! Clients come in the morning and go in the evening. Each sends requests at random moments, half of them `SET` with a time to live, half
-//! `GET`. A request's time counts from the moment at which it was meant to be sent: one that waits behind a slow one is slow, too.
+//! Clients connect in the morning and leave in the evening. Each sends requests at random moments, half of them `SET` with a time
+//! to live, half `GET`. A request's time is measured from the moment at which it was due: a request that waits behind a slow one
+//! is slow, too.
 
 mod load;
 mod picture;
@@ -37,21 +38,21 @@ struct Options {
     /// Where rows, table and picture are written
     #[arg(long, default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/../target/day"))]
     out: PathBuf,
-    /// What cargo says
+    /// Given by cargo
     #[arg(long, hide = true)]
     bench: bool,
 }
 
-/// Ours first, then what it is compared with; any others behind them.
+/// The order of servers: this project's first, then those that it is compared with; unknown ones follow.
 const ORDER: [&str; 5] = ["object-caches", "uslab", "jemalloc", "mimalloc", "system"];
-/// Whose ratios are shown, and to the best of the rest.
+/// The number of this project's servers, whose ratios to the best of the others are shown.
 const OURS: usize = 2;
-/// Intervals of a day, each with quantiles of its own.
+/// Intervals of a day, each with separate quantiles.
 const INTERVALS: usize = 40;
-/// The parts of the day, and where each ends.
+/// The parts of the day, and when each ends, as a fraction of the day.
 const PARTS: [(&str, f64); 3] = [("rise", 0.3), ("peak", 0.6), ("night", 1.0)];
 
-/// A server, until it is dropped.
+/// A running server; it is killed on drop.
 struct Server {
     name: String,
     process: Child,
@@ -61,11 +62,11 @@ struct Server {
 impl Server {
     fn start(program: &std::path::Path) -> anyhow::Result<Self> {
         let name = program.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        // A port that is free now. It does not say which one it got.
+        // A port that is free now: the server does not report one that it chose itself.
         let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
         let mut command = Command::new(program);
         command.args(["--port", &address.port().to_string()]).stdout(Stdio::null()).stderr(Stdio::null());
-        // For the servers on uslab's malloc. The others have their memory back by themselves, or not.
+        // For the servers on uslab's malloc. The other mallocs return memory automatically, or not at all.
         command.env("USLAB_OPTIONS", "reap=500");
         let process = command.spawn().with_context(|| program.display().to_string())?;
         let server = Self { name, process, address };
@@ -80,48 +81,48 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It may have ended.
+        // It may have exited.
         _ = self.process.kill();
         _ = self.process.wait();
     }
 }
 
-/// A line of the file of rows.
+/// A line of the output file of rows.
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
 enum Row<'a> {
-    /// Once a second.
+    /// Measured once a second.
     Memory { server: &'a str, second: f64, resident: u64, live: u64 },
-    /// Once an interval: of requests that were meant to be sent in it, in microseconds.
+    /// The requests that were due in an interval, in microseconds.
     Times { server: &'a str, from: f64, requests: u64, p50: u64, p99: u64, max: u64 },
 }
 
-/// What one server's day was.
+/// The results of one server's day.
 struct Day {
     name: String,
-    /// Seconds, bytes that are resident, bytes of values that are live.
+    /// Seconds, resident bytes, and bytes of live values.
     memory: Vec<(f64, f64, f64)>,
     intervals: Vec<Histogram<u64>>,
-    /// Seconds.
+    /// CPU time in seconds.
     cpu: f64,
     errors: u64,
 }
 
 impl Day {
-    /// MiB.
+    /// The peak in MiB.
     fn peak(&self) -> f64 {
         self.memory.iter().map(|(_, resident, _)| resident / MIB).fold(0.0, f64::max)
     }
     fn mean(&self) -> f64 {
         self.memory.iter().map(|(_, resident, _)| resident / MIB).sum::<f64>() / self.memory.len() as f64
     }
-    /// The median of the day's last tenth.
+    /// The median of the last tenth of the day, in MiB.
     fn end(&self) -> f64 {
         let mut last: Vec<_> = self.memory.iter().rev().take(self.memory.len().div_ceil(10)).collect();
         last.sort_by(|a, b| a.1.total_cmp(&b.1));
         last.get(last.len() / 2).map_or(0.0, |(_, resident, _)| resident / MIB)
     }
-    /// Milliseconds, of a part of the day.
+    /// The 99th percentile in milliseconds, over a part of the day.
     fn p99(&self, from: f64, to: f64) -> f64 {
         let at = |part: f64| (part * INTERVALS as f64).round() as usize;
         let mut all = Histogram::<u64>::new(3).expect("three digits");
@@ -179,7 +180,7 @@ fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The day of all servers at once.
+/// Runs the day of all servers at the same time.
 fn run(servers: &[Server], curve: Curve) -> anyhow::Result<Vec<Day>> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let served: Vec<_> = servers.iter().map(|_| Arc::new(Served::new(INTERVALS))).collect();
@@ -209,7 +210,7 @@ fn run(servers: &[Server], curve: Curve) -> anyhow::Result<Vec<Day>> {
     Ok(days.collect())
 }
 
-/// Names of columns, and what each shows of a day.
+/// Column names, and the value of each for a day.
 type Columns = [(&'static str, fn(&Day) -> f64); 7];
 const COLUMNS: Columns = [
     ("RSS, peak, MiB", Day::peak),
@@ -221,7 +222,7 @@ const COLUMNS: Columns = [
     ("CPU, s", |day| day.cpu),
 ];
 
-/// A row a server; in ours, in brackets, the ratio to the best of the others.
+/// A row for each server; this project's rows have, in brackets, the ratio to the best of the others.
 fn table(days: &[Day]) -> String {
     let is_ours = |day: &Day| ORDER[..OURS].contains(&day.name.as_str());
     let mut text = format!("| server | {} | requests |\n|---|", COLUMNS.map(|(name, _)| name).join(" | "));

@@ -1,4 +1,4 @@
-//! The day as a picture: memory above, times below, the load as a shade behind both.
+//! Draws the day: memory above, times below, and the load as a shaded area behind both.
 
 use super::{Day, INTERVALS, MIB, load::Curve};
 use plotters::coord::ranged1d::ValueFormatter;
@@ -6,9 +6,10 @@ use plotters::drawing::DrawingAreaErrorKind;
 use plotters::prelude::*;
 use std::io::Error;
 
-/// In pixels.
+/// Size in pixels.
 const SIZE: (u32, u32) = (900, 720);
-/// Colours that people tell apart, whatever they see (Okabe and Ito, "Color Universal Design", 2008).
+/// Colours that people with any colour vision can distinguish (Okabe and Ito, "Color Universal Design",
+/// 2008).
 const COLOURS: [RGBColor; 6] = [
     RGBColor(0, 114, 178),
     RGBColor(0, 158, 115),
@@ -21,7 +22,7 @@ const SHADE: RGBAColor = RGBAColor(128, 128, 128, 0.12);
 
 type Drawn<T = ()> = Result<T, DrawingAreaErrorKind<Error>>;
 
-/// A day of so many seconds.
+/// Draws a day of `length` seconds.
 pub(super) fn draw(days: &[Day], length: f64) -> Drawn<String> {
     let mut svg = String::new();
     {
@@ -90,7 +91,7 @@ pub(super) fn draw(days: &[Day], length: f64) -> Drawn<String> {
     Ok(svg)
 }
 
-/// The load behind a chart, from `low` up.
+/// Shades the load behind a chart, from `low` up.
 fn shade<Y: Ranged<ValueType = f64> + ValueFormatter<f64>>(
     chart: &mut ChartContext<'_, SVGBackend<'_>, Cartesian2d<plotters::coord::types::RangedCoordf64, Y>>,
     minutes: f64,

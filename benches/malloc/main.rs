@@ -1,4 +1,4 @@
-//! Whole programs, each with another malloc preloaded: how long they take, and how much memory.
+//! Whole programs, each with several mallocs preloaded: their time and memory.
 //!
 //! First the benchmark programs of `programs/`, then real ones, then servers. The allocators are the C library's,
 //! `libuslab.so`, and the peers that `benches/peers` has built or the machine has as shared libraries. A program or a library
@@ -28,7 +28,7 @@ fn preloads() -> Vec<Preload> {
 #[derive(Clone, Copy)]
 struct Program {
     case: &'static str,
-    /// Executables without which it cannot run.
+    /// Executables that it requires.
     needs: &'static [&'static str],
     run: fn(&Work<'_>) -> Result<Cost, Failure>,
 }
@@ -46,11 +46,11 @@ struct Work<'a> {
 /// The cost of a run.
 struct Cost {
     time: Duration,
-    /// User and system, of the program and all that it waited for.
+    /// User and system time, of the program and of all children for which it waited.
     cpu: Duration,
-    /// Bytes of the largest resident set of a process.
+    /// The largest resident set of a process, in bytes.
     peak: f64,
-    /// What the times are divided by, in operations; real programs have none.
+    /// The number of operations by which times are divided; `None` for real programs.
     operations: Option<f64>,
     /// What it answered, the same with every allocator.
     answer: Vec<u8>,
@@ -111,7 +111,7 @@ impl Work<'_> {
     fn scale(&self, full: u32) -> u32 {
         if self.quick { (full / 20).max(1) } else { full }
     }
-    /// A command with the malloc.
+    /// A command that runs with the malloc.
     fn command(&self, program: &str) -> Command {
         let mut command = Command::new(program);
         command.current_dir(self.dir).stdin(Stdio::null());
@@ -154,7 +154,7 @@ impl Cost {
     }
 }
 
-/// One of `programs/`.
+/// Runs a program of `programs/`.
 fn bench(work: &Work<'_>, arguments: &[&str]) -> Result<Cost, Failure> {
     let mut command = work.command(env!("CARGO_BIN_EXE_programs"));
     command.args(arguments).args(work.quick.then_some("--quick"));
@@ -169,7 +169,7 @@ fn bench(work: &Work<'_>, arguments: &[&str]) -> Result<Cost, Failure> {
         said.lines().find_map(|line| line.strip_prefix("peak ")?.strip_suffix(" KiB")?.parse::<f64>().ok());
     Ok(Cost {
         operations: Some(operations.expect("a number of operations")),
-        // Its own: what the kernel says of a child starts with what this process had.
+        // The program's own measurement: the kernel's peak of a child includes what this process had at the fork.
         peak: peak.expect("a peak") * 1024.0,
         ..cost
     })
@@ -213,7 +213,7 @@ fn main() -> anyhow::Result<()> {
                         let times = [cost.time, cost.cpu].map(|time| time.as_secs_f64() / unit);
                         vec![times[0], times[1], cost.peak / f64::from(1 << 20)]
                     }
-                    // A peer that cannot run a program has no number for it. Ours has to.
+                    // A peer that cannot run a program has no number for it. This project's malloc must run all.
                     Err(Failure(how)) if preload.kind == Kind::General => {
                         eprintln!("malloc: {} failed with {}: {how}", program.case, preload.name);
                         Vec::new()

@@ -1,5 +1,5 @@
-//! The magazine layer of 2001 ([`uslab_lab::classic`]) on this project's slabs: what the CPUs' layer costs when each operation
-//! takes its CPU's lock, as in the paper.
+//! The magazine layer of 2001 ([`uslab_lab::classic`]) on this project's slabs: the cost of the CPU layer if each operation takes
+//! its CPU's lock, as in the paper.
 
 use super::give_back_all;
 use crate::subject::{Kind, Local, Raw, Subject};
@@ -8,7 +8,7 @@ use uslab::{Gfp, KmemCache, Magazines};
 use uslab_lab::classic::{Cache, Sizes, Slab};
 use uslab_magazine::Cpus;
 
-/// The slab layer: an object cache without magazines of its own.
+/// The slab layer: an object cache without magazines.
 #[derive(Debug)]
 pub(super) struct Slabs(KmemCache);
 
@@ -17,7 +17,7 @@ impl Slab<Raw> for Slabs {
         Some(Raw(self.0.alloc(Gfp::KERNEL).ok()?.cast()))
     }
     fn free(&self, object: Raw) {
-        // SAFETY: allocated from this cache; the `Raw` is gone with it.
+        // SAFETY: allocated from this cache; the `Raw` is consumed.
         unsafe { self.0.free(object.0.cast()) };
     }
 }
@@ -36,14 +36,14 @@ impl<const WORDS: usize> Subject for Classic<WORDS> {
             KmemCache::builder(format!("bench-classic-{}", WORDS * 8), WORDS * 8).magazines(Magazines::Off);
         Self(Cache::new(Cpus::os(), Sizes::default(), Slabs(slabs.build().expect("a cache"))))
     }
-    /// The start of a thread's round ends an interval, so that magazines grow where CPUs contend.
+    /// A thread's round begins by ending an interval, so that magazines grow if CPUs contend.
     fn local(&self) -> ClassicLocal<'_> {
         self.0.end_interval();
         ClassicLocal(&self.0)
     }
 }
 
-/// The cache, from any thread.
+/// The cache as used by any thread.
 #[derive(Debug)]
 pub struct ClassicLocal<'s>(&'s Cache<Raw, Slabs>);
 
@@ -52,7 +52,7 @@ impl Local for ClassicLocal<'_> {
     #[inline(always)]
     fn alloc(&mut self, stamp: u64) -> Raw {
         let object = self.0.alloc().expect("an object");
-        // SAFETY: just allocated; no bench has objects below 8 bytes.
+        // SAFETY: just allocated; no bench has objects smaller than 8 bytes.
         unsafe { Raw::stamped(object.0.cast(), stamp) }
     }
     fn stamp(&self, object: &Raw) -> u64 {

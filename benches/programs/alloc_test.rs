@@ -1,8 +1,8 @@
 //! Random blocks, some of them much more often than others, written and read from end to end.
 //!
 //! After S. Ignatchenko, D. Ligoum and N. Iwatani, "Testing memory allocators: ptmalloc2 vs tcmalloc vs hoard vs jemalloc"
-//! (ithare.com, 2018): places are chosen by a Pareto distribution, sizes by powers of two, and a place that is chosen is
-//! filled or emptied.
+//! (ithare.com, 2018): places are chosen by a Pareto distribution, sizes by powers of two; a chosen place is filled if it is
+//! empty, and emptied otherwise.
 
 use crate::common::{Block, Parameter, Program, Random, THREADS};
 
@@ -40,7 +40,7 @@ pub(crate) const PROGRAM: Program = Program {
     },
 };
 
-/// A number below `bound`: four times in five in its first fifth, and there again, up to six times.
+/// A number below `bound`: with a probability of four fifths in the first fifth, and so on within that, up to six times.
 fn pareto(random: &mut Random, mut bound: usize) -> usize {
     for _ in 0..6 {
         let first = bound.div_ceil(5);

@@ -1,8 +1,8 @@
 //! Factors a number by continued fractions, with integers of arbitrary size: many tiny blocks that live for one operation.
 //!
 //! After M. Morrison and J. Brillhart, "A method of factoring and the factorization of F7" (1975), and Knuth's *Seminumerical
-//! Algorithms*, section 4.5.4: the convergents of the number's square root give squares that are small modulo it; those with
-//! small factors only are combined to a congruence of two squares. Every result of every operation is a new block.
+//! Algorithms*, section 4.5.4: the convergents of the number's square root give squares that are small modulo it; those that have
+//! only small factors are combined to a congruence of two squares. Every result of every operation is a new block.
 
 use crate::common::{Parameter, Program};
 use std::cmp::Ordering;
@@ -27,7 +27,7 @@ pub(crate) const PROGRAM: Program = Program {
     },
 };
 
-/// A number, its lowest digit first, the highest one not 0: a block of its own, of just this length.
+/// A number as digits, the lowest first; the highest is not 0. It is a separate block of exactly this length.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Natural(Vec<u32>);
 
@@ -117,14 +117,14 @@ impl Natural {
             }
             quotient[at] = guess as u32;
         }
-        // Shifted back.
+        // Undoes the shift.
         let rest = Self::of(rest).divided_by_digit(1 << shift).0;
         (Self::of(quotient), rest)
     }
     fn modulo(&self, modulus: &Self) -> Self {
         self.divided_by(modulus).1
     }
-    /// The largest number with at most this square, by Newton's method.
+    /// The largest number whose square is not greater, by Newton's method.
     fn root(&self) -> Self {
         let mut root = Self::from(1).shifted(self.bits().div_ceil(2));
         loop {
@@ -175,7 +175,7 @@ impl Add for &Natural {
 
 impl Sub for &Natural {
     type Output = Natural;
-    /// Of a number that is not smaller.
+    /// `other` must not be larger.
     fn sub(self, other: &Natural) -> Natural {
         let mut difference = Vec::with_capacity(self.0.len());
         let mut borrow = 0i64;
@@ -204,18 +204,18 @@ impl Mul for &Natural {
     }
 }
 
-/// `x * x` is, modulo the number, -1 to the power of the first exponent, times each prime to the power of its own.
+/// `x * x` is, modulo the number, -1 to the power of the first exponent, times each prime to the power of its exponent.
 struct Relation {
     x: Natural,
     exponents: Vec<u32>,
 }
 
-/// A proper factor of `number`, which is composite, and how many divisions that took. Ends the program if there is none.
+/// Returns a proper factor of `number`, which is composite, and the number of divisions. Ends the program if it finds none.
 fn factor(number: &Natural, primes: usize) -> (Natural, u64) {
     let base = base(number, primes);
     let mut divisions = 0;
     let root = number.root();
-    // Of each step: see Knuth. `x * x` is `(-1)^step * q` modulo the number.
+    // The variables of each step: see Knuth. `x * x` is `(-1)^step * q` modulo the number.
     let (mut p, mut q) = (root.clone(), number - &(&root * &root));
     let (mut before, mut x) = (Natural::from(1), root.clone());
     let mut relations: Vec<Relation> = Vec::new();
@@ -242,10 +242,10 @@ fn factor(number: &Natural, primes: usize) -> (Natural, u64) {
     std::process::exit(1);
 }
 
-/// More than any number needs that is factored in minutes.
+/// More steps than any number needs that can be factored in minutes.
 const STEPS: u32 = 1 << 24;
 
-/// The first primes that can divide: modulo them the number is a square.
+/// The first primes that can be divisors: the number is a square modulo them.
 fn base(number: &Natural, primes: usize) -> Vec<u32> {
     let prime = |n: &u32| (2..).take_while(|d| d * d <= *n).all(|d| !n.is_multiple_of(d));
     let square = |p: &u32| {
@@ -255,7 +255,7 @@ fn base(number: &Natural, primes: usize) -> Vec<u32> {
     (2..).filter(prime).filter(square).take(primes).collect()
 }
 
-/// The exponents of a number that only has factors of the base, after that of -1.
+/// The exponent of -1 and the exponents of the base's primes, for a number that has only these factors.
 fn smooth(number: &Natural, sign: u32, base: &[u32], divisions: &mut u64) -> Option<Vec<u32>> {
     let mut left = number.clone();
     let mut exponents = Vec::new();
@@ -277,9 +277,9 @@ fn smooth(number: &Natural, sign: u32, base: &[u32], divisions: &mut u64) -> Opt
     })
 }
 
-/// A proper factor, from relations whose product has even exponents only: Gauss's elimination modulo 2.
+/// A proper factor, from relations whose product has only even exponents: Gaussian elimination modulo 2.
 fn combine(number: &Natural, base: &[u32], relations: &[Relation]) -> Option<Natural> {
-    // Each row: its exponents, and the relations that were multiplied.
+    // Each row has its exponents, and the relations that were multiplied.
     let mut rows: Vec<(Vec<bool>, Vec<bool>)> = (0..relations.len())
         .map(|i| {
             let odd = relations[i].exponents.iter().map(|exponent| exponent % 2 == 1).collect();

@@ -1,24 +1,24 @@
-//! What the programs share: parameters, random numbers, and blocks that notice when somebody else writes to them.
+//! Parameters, random numbers, and blocks that detect foreign writes, for all programs.
 
 use std::alloc::{Layout, handle_alloc_error};
 use std::ptr::NonNull;
 
-/// A program, and what it can be told.
+/// A program and its parameters.
 pub(crate) struct Program {
     pub(crate) name: &'static str,
     /// One line for `--help`.
     pub(crate) about: &'static str,
     pub(crate) parameters: &'static [Parameter],
-    /// Does the work and returns the number of operations.
+    /// Runs the program. Returns the number of operations.
     pub(crate) run: fn(&Parameters) -> u64,
 }
 
 /// A number that the command line may set.
 pub(crate) struct Parameter {
     pub(crate) name: &'static str,
-    /// Without `--quick`. 0 stands for the number of CPUs.
+    /// The default; 0 means the number of CPUs.
     pub(crate) full: u64,
-    /// With it.
+    /// The default with `--quick`.
     pub(crate) quick: u64,
     /// Its unit and meaning.
     pub(crate) about: &'static str,
@@ -30,15 +30,15 @@ impl Parameter {
     }
 }
 
-/// Of every program that has threads.
+/// The parameter of all programs with threads.
 pub(crate) const THREADS: Parameter =
     Parameter::new("threads", 0, 0, "threads at a time; as many as CPUs unless given");
 
-/// The numbers of one run.
+/// The parameters' values in one run.
 pub(crate) struct Parameters(Vec<(&'static str, u64)>);
 
 impl Parameters {
-    /// Of `program`, with what `arguments` change.
+    /// The defaults of `program`, changed by `arguments`.
     pub(crate) fn parse(
         program: &Program,
         mut arguments: impl Iterator<Item = String>,
@@ -78,7 +78,7 @@ impl Parameters {
             _ => Ok(numbers),
         }
     }
-    /// The number of that name.
+    /// The value of the parameter called `name`.
     pub(crate) fn get(&self, name: &str) -> u64 {
         self.0.iter().find(|(known, _)| *known == name).expect("a parameter of the program").1
     }
@@ -87,11 +87,11 @@ impl Parameters {
     }
 }
 
-/// SplitMix64 (Steele, Lea, Flood 2014): the same numbers in every run.
+/// SplitMix64 (Steele, Lea, Flood 2014), with the same numbers in every run.
 pub(crate) struct Random(u64);
 
 impl Random {
-    /// Each stream has other numbers.
+    /// Each stream has different numbers.
     pub(crate) fn new(stream: u64) -> Self {
         Self((stream + 1).wrapping_mul(0xd134_2543_de82_ef95))
     }
@@ -102,15 +102,15 @@ impl Random {
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         z ^ (z >> 31)
     }
-    /// Below `bound`, which is not 0.
+    /// A number below `bound`, which is not 0.
     pub(crate) fn below(&mut self, bound: usize) -> usize {
         ((u128::from(self.next()) * bound as u128) >> 64) as usize
     }
-    /// From `min` to `max`, both included.
+    /// A number from `min` to `max`, both included.
     pub(crate) fn between(&mut self, min: usize, max: usize) -> usize {
         min + self.below(max - min + 1)
     }
-    /// From `2^low` up to `2^high`, which is excluded; each doubling equally likely.
+    /// A number from `2^low` to `2^high`, which is excluded; each doubling is equally likely.
     pub(crate) fn log_uniform(&mut self, low: u32, high: u32) -> usize {
         let power = 1 << self.between(low as usize, high as usize - 1);
         power + self.below(power)
@@ -123,14 +123,14 @@ impl Random {
 
 const PAGE: usize = 4096;
 
-/// The functions that a program allocates with.
+/// The functions with which a program allocates.
 pub(crate) trait Api {
-    /// At least `size` bytes, aligned to 8; null if there are none.
+    /// Allocates at least `size` bytes, aligned to 8; null if there is no memory.
     fn alloc(size: usize) -> *mut u8;
-    /// Takes it back.
+    /// Frees memory.
     ///
     /// # Safety
-    /// From `alloc` with this size, and nobody uses it any more.
+    /// `memory` is from `alloc` with this size, and not used any more.
     unsafe fn free(memory: *mut u8, size: usize);
 }
 
@@ -145,13 +145,13 @@ impl Api for Malloc {
     }
     #[inline(always)]
     unsafe fn free(memory: *mut u8, _size: usize) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller passes a block from `alloc`, once.
         unsafe { libc::free(memory.cast()) };
     }
 }
 
-/// Memory with its owner's stamp at both ends, which is looked at when it is freed. An allocator that gave the memory to
-/// somebody else as well, or wrote into it, is found out.
+/// Memory with its owner's stamp at both ends, which is checked when it is freed. So a block that the allocator gave to two
+/// owners, or wrote into, is detected.
 pub(crate) struct Block<A: Api = Malloc> {
     memory: NonNull<u8>,
     size: u32,
@@ -163,15 +163,15 @@ pub(crate) struct Block<A: Api = Malloc> {
 unsafe impl<A: Api> Send for Block<A> {}
 
 impl<A: Api> Block<A> {
-    /// `size` bytes, 4 at least and below 4 GiB.
+    /// Allocates `size` bytes, from 4 to 4 GiB.
     #[inline(always)]
     pub(crate) fn new(size: usize, stamp: u32) -> Self {
         let size = size.max(size_of::<u32>());
-        // SAFETY: from its own `alloc`.
+        // SAFETY: the memory is from `A::alloc` with this size.
         unsafe { Self::from_raw(A::alloc(size), size, stamp) }
     }
     /// # Safety
-    /// `memory` is null or `A::alloc`'s, of `size` bytes, at least 4.
+    /// `memory` is null, or from `A::alloc` with `size` bytes, at least 4.
     #[inline(always)]
     unsafe fn from_raw(memory: *mut u8, size: usize, stamp: u32) -> Self {
         let Some(memory) = NonNull::new(memory) else {
@@ -182,7 +182,7 @@ impl<A: Api> Block<A> {
         block.write(size - 4);
         block
     }
-    /// What belongs at `offset`: the stamp's bytes in turn, so that words that overlap agree.
+    /// The expected word at `offset`: the stamp's bytes, repeated, so that overlapping words agree.
     #[inline(always)]
     fn word(&self, offset: usize) -> u32 {
         self.stamp.rotate_right(8 * (offset % 4) as u32)
@@ -204,7 +204,7 @@ impl<A: Api> Block<A> {
     }
     #[cold]
     fn corrupt(&self, offset: usize, found: u32) -> ! {
-        // Nothing is to be trusted any more, `free` included: no unwinding.
+        // The heap is damaged, so `free` may not work either: no unwinding.
         eprintln!(
             "corrupted: the block of {} bytes at {:p} holds {found:#010x} at byte {offset}, where its owner wrote {:#010x}",
             self.size,
@@ -213,19 +213,19 @@ impl<A: Api> Block<A> {
         );
         std::process::exit(1);
     }
-    /// Stamps all of it.
+    /// Stamps the whole block.
     pub(crate) fn fill(&mut self) {
         let words = self.size as usize / 4;
-        // SAFETY: within the block, aligned as `Api::alloc` promises; its own while it is borrowed.
+        // SAFETY: within the block, aligned as `Api::alloc` promises, and borrowed exclusively.
         let words = unsafe { std::slice::from_raw_parts_mut(self.memory.cast().as_ptr(), words) };
         words.fill(self.stamp.to_le());
     }
-    /// That this is still there.
+    /// Checks that the whole block has its stamp.
     pub(crate) fn check_filled(&self) {
-        // SAFETY: as in `fill`, which wrote it.
+        // SAFETY: within the block and aligned; `fill` wrote it.
         let words =
             unsafe { std::slice::from_raw_parts(self.memory.cast::<u32>().as_ptr(), self.size as usize / 4) };
-        // Without a way out of the loop, so that it takes many words at a time.
+        // The loop has no early exit, so that it is vectorised.
         let wrong = words.iter().fold(0, |wrong, word| wrong | (word ^ self.stamp.to_le()));
         if wrong != 0 {
             (0..words.len()).for_each(|word| self.check(4 * word));
@@ -235,11 +235,11 @@ impl<A: Api> Block<A> {
     pub(crate) fn touch(&mut self) {
         (0..=self.size as usize - 4).step_by(PAGE).for_each(|offset| self.write(offset));
     }
-    /// That they are still there.
+    /// Checks the word in each page.
     pub(crate) fn check_touched(&self) {
         (0..=self.size as usize - 4).step_by(PAGE).for_each(|offset| self.check(offset));
     }
-    /// Adds 1 to its first word, `times` times, each in memory.
+    /// Adds 1 to the first word, `times` times, each time in memory.
     pub(crate) fn count(&mut self, times: u64) {
         let first = self.memory.cast::<u32>();
         for _ in 0..times {
@@ -253,20 +253,20 @@ impl<A: Api> Block<A> {
 }
 
 impl Block {
-    /// As [`new`](Block::new), by `calloc`, and zero before the stamps.
+    /// As [`new`](Block::new), with `calloc`; checks that the memory is zero.
     pub(crate) fn zeroed(size: usize, stamp: u32) -> Self {
         let size = size.max(size_of::<u32>());
         // SAFETY: no precondition.
         let memory: *mut u8 = unsafe { libc::calloc(1, size).cast() };
         if !memory.is_null() {
-            // SAFETY: `calloc`'s, all of it written.
+            // SAFETY: from `calloc`, which initialised all of it.
             let bytes = unsafe { std::slice::from_raw_parts(memory, size) };
             if let Some(at) = bytes.iter().position(|byte| *byte != 0) {
                 eprintln!("corrupted: calloc of {size} bytes at {memory:p} is not zero at byte {at}");
                 std::process::exit(1);
             }
         }
-        // SAFETY: `calloc`'s memory is `free`'s, as `malloc`'s is.
+        // SAFETY: memory from `calloc` may be freed by `free`.
         unsafe { Self::from_raw(memory, size, stamp) }
     }
 }
@@ -276,7 +276,7 @@ impl<A: Api> Drop for Block<A> {
     fn drop(&mut self) {
         self.check(0);
         self.check(self.size as usize - 4);
-        // SAFETY: from `A::alloc` with this size; nobody else has it.
+        // SAFETY: from `A::alloc` with this size; this block owns it.
         unsafe { A::free(self.memory.as_ptr(), self.size as usize) };
     }
 }

@@ -1,8 +1,8 @@
-//! A server's threads: each replaces blocks of random sizes at random places, and leaves what it holds to its successor.
+//! A server's threads: each replaces blocks of random sizes at random places, and leaves its blocks to its successor.
 //!
-//! After P. Larson and M. Krishnan, "Memory allocation for long-running server applications" (ISMM 1998), section 4.1. What
-//! a thread finds was allocated by threads that are gone, at first by the main one. The second variant frees by size, as
-//! C++ does with sized deallocation.
+//! After P. Larson and M. Krishnan, "Memory allocation for long-running server applications" (ISMM 1998), section 4.1. A thread
+//! starts with blocks that exited threads allocated; the first threads start with blocks of the main thread. The second variant
+//! frees by size, as C++ does with sized deallocation.
 
 use crate::common::{Api, Block, Malloc, Parameter, Parameters, Program, Random, THREADS};
 use std::ffi::{CStr, c_void};
@@ -41,7 +41,7 @@ fn run<A: Api + 'static>(parameters: &Parameters) -> u64 {
     let mut random = Random::new(0);
     let mut all: Vec<Block<A>> =
         (0..threads * blocks).map(|_| Block::new(random.between(min, max), random.stamp())).collect();
-    // So that neighbours belong to different threads.
+    // Shuffled, so that neighbours belong to different threads.
     for i in (1..all.len()).rev() {
         all.swap(i, random.below(i + 1));
     }
@@ -78,7 +78,7 @@ impl Server {
     ) {
         for _ in 0..self.replacements {
             let place = random.below(blocks.len());
-            // The old one is freed behind it.
+            // The assignment frees the old block after the new one is allocated.
             blocks[place] = Block::new(random.between(self.min, self.max), random.stamp());
         }
         if generation < self.generations {
@@ -87,7 +87,7 @@ impl Server {
     }
 }
 
-/// What the malloc in use offers.
+/// The functions for sized frees that the malloc in use has.
 struct SizedApi;
 
 struct Functions {
@@ -99,19 +99,20 @@ struct Functions {
 static FUNCTIONS: AtomicPtr<Functions> = AtomicPtr::new(std::ptr::null_mut());
 
 impl SizedApi {
-    /// Finds the functions, and returns what they are called.
+    /// Finds the functions. Returns a name for them.
     fn find() -> &'static str {
-        // SAFETY: a string.
+        // SAFETY: the name is a valid C string.
         let find = |name: &CStr| unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
         let [free_sized, new, delete] = [c"free_sized", c"_Znwm", c"_ZdlPvm"].map(find);
         type Alloc = unsafe extern "C" fn(usize) -> *mut c_void;
         type Free = unsafe extern "C" fn(*mut c_void, usize);
         let (name, functions) = if !free_sized.is_null() {
-            // SAFETY: C23's function of that name.
+            // SAFETY: C23's function of this name has this signature.
             let free = unsafe { std::mem::transmute::<*mut c_void, Free>(free_sized) };
             ("free_sized", Functions { alloc: libc::malloc, free })
         } else if !new.is_null() && !delete.is_null() {
-            // SAFETY: C++'s functions of these names: `operator new(size_t)`, `operator delete(void*, size_t)`.
+            // SAFETY: C++'s functions with these names have these signatures: `operator new(size_t)`, `operator delete(void*,
+            // size_t)`.
             let (alloc, free) = unsafe {
                 (
                     std::mem::transmute::<*mut c_void, Alloc>(new),
@@ -128,13 +129,13 @@ impl SizedApi {
     }
     #[inline(always)]
     fn functions() -> &'static Functions {
-        // SAFETY: set, never changed and never freed.
+        // SAFETY: set before any thread starts, never changed and never freed.
         unsafe { &*FUNCTIONS.load(Ordering::Relaxed) }
     }
 }
 
 unsafe extern "C" fn free_unsized(memory: *mut c_void, _size: usize) {
-    // SAFETY: passed on.
+    // SAFETY: the caller passes a block of `malloc`, once.
     unsafe { libc::free(memory) };
 }
 
@@ -146,7 +147,7 @@ impl Api for SizedApi {
     }
     #[inline(always)]
     unsafe fn free(memory: *mut u8, size: usize) {
-        // SAFETY: the caller's promise; of the same set of functions.
+        // SAFETY: the caller passes a block from `alloc` with this size, once; both functions are from the same set.
         unsafe { (Self::functions().free)(memory.cast(), size) };
     }
 }

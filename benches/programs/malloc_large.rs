@@ -1,6 +1,6 @@
-//! Blocks of 5 to 25 MiB that come and go, each written on every page.
+//! Blocks of 5 to 25 MiB that are allocated and freed; each is written on every page.
 //!
-//! After the published description of mimalloc-bench's test of that name: large blocks, a few dozen live.
+//! After the published description of mimalloc-bench's test of that name: a few dozen large blocks are live.
 
 use crate::common::{Block, Parameter, Program, Random};
 
@@ -24,7 +24,7 @@ pub(crate) const PROGRAM: Program = Program {
         let mut blocks: Vec<_> = (0..parameters.get("blocks")).map(|_| block(&mut random)).collect();
         let replacements = parameters.get("replacements");
         for _ in 0..replacements {
-            // The old one goes first.
+            // The old block is freed first.
             let old = blocks.swap_remove(random.below(blocks.len()));
             old.check_touched();
             drop(old);

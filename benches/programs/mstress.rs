@@ -1,4 +1,4 @@
-//! Threads that come and go, keep some blocks until they end, and exchange others through shared places.
+//! Threads that start and exit, keep some blocks until they exit, and exchange others through shared places.
 //!
 //! After D. Leijen's description of mimalloc's stress test: mostly small blocks, a few a hundred times as large, one in eight
 //! zeroed.
@@ -27,7 +27,7 @@ pub(crate) const PROGRAM: Program = Program {
                     scope.spawn(move || work(places, random, operations));
                 }
             });
-            // Half of what lies there goes meanwhile.
+            // Half of the shared blocks are freed at the same time.
             places.iter().step_by(2).for_each(|place| drop(place.lock().take()));
         }
         threads * generations * operations

@@ -1,4 +1,5 @@
-//! A cache of objects that hold a large buffer each: what the first allocation costs, and what stays of a burst.
+//! A cache of objects that each hold a large buffer: the cost of the first allocation, and the memory that is
+//! left of a burst.
 
 use crate::common::{Parameter, Parameters, Program};
 use std::time::{Duration, Instant};

@@ -1,7 +1,8 @@
 //! A service that loads sessions and drops them, and the memory that stays resident.
 //!
-//! A session is a struct of 96 bytes, a body of 51 to 4,146 bytes and an entry in a table: 100,000 of them, each replaced once in the mean
-//! while they are loaded. Two threads load and drop, so that a session may be freed by another CPU than it was allocated on.
+//! A session is a struct of 96 bytes, a body of 51 to 4,146 bytes and an entry in a table. There are 100,000 of them; each is
+//! replaced once, on average, while they are loaded. Two threads load and drop, so that a session may be freed on another CPU
+//! than the one that allocated it.
 
 use crate::common::{Parameter, Parameters, Program, Random};
 use parking_lot::Mutex;
@@ -46,7 +47,7 @@ impl Session {
 type Shard = Mutex<HashMap<usize, Box<Session>>>;
 const SHARDS: usize = 64;
 
-/// What two threads do, or tasks: `part` of so many parts.
+/// Runs `part` for each of `parts` parts, in two threads, or in tasks.
 fn spread(on: u64, parts: usize, part: impl Fn(usize) + Send + Sync + 'static) {
     let part = Arc::new(part);
     if on == 1 {

@@ -1,7 +1,7 @@
-//! Threads that replace a share of their blocks in each loop, and give some to the next thread to free.
+//! Threads that replace some of their blocks in each loop, and pass some to the next thread, which frees them.
 //!
-//! After M. Jansson's description of rpmalloc's benchmark: sizes up to 16,000 bytes, small ones more likely in linear
-//! measure, deallocations on other threads every second loop.
+//! After M. Jansson's description of rpmalloc's benchmark: sizes up to 16,000 bytes, with small ones more likely in linear
+//! measure; frees on other threads in every second loop.
 
 use crate::common::{Block, Parameter, Program, Random, THREADS};
 use std::sync::mpsc::sync_channel;
@@ -23,7 +23,7 @@ pub(crate) const PROGRAM: Program = Program {
         let (min, max) = (parameters.size("min"), parameters.size("max"));
         let (mut senders, receivers): (Vec<_>, Vec<_>) =
             (0..threads).map(|_| sync_channel::<Vec<Block>>(WAITING)).unzip();
-        // Each sends to the next one.
+        // Each thread sends to the next one.
         senders.rotate_left(1);
         std::thread::scope(|scope| {
             for (thread, (to_next, given)) in (0..).zip(senders.into_iter().zip(receivers)) {
@@ -42,7 +42,7 @@ pub(crate) const PROGRAM: Program = Program {
                             let old = std::mem::replace(&mut held[place], new);
                             if turn % 2 == 0 { drop(old) } else { replaced.push(old) }
                         }
-                        // The next thread may be behind, or at its end: then they are freed here.
+                        // If the next thread is behind or has exited, the blocks are freed here.
                         let _ = to_next.try_send(replaced);
                         given.try_iter().for_each(drop);
                     }
@@ -53,5 +53,5 @@ pub(crate) const PROGRAM: Program = Program {
     },
 };
 
-/// Batches that wait for a thread at most. More would make the peak a matter of scheduling.
+/// The most batches that wait for a thread. With more, the peak would depend on scheduling.
 const WAITING: usize = 8;

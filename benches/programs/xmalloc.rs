@@ -1,7 +1,7 @@
-//! Producers and consumers: all memory is freed by another thread than the one that allocated it.
+//! Producers and consumers: all memory is freed on another thread than the one that allocated it.
 //!
-//! After C. Lever and D. Boreham, "malloc() performance in a multithreaded Linux environment" (USENIX 2000), and the test of
-//! that name that followed: blocks travel in batches, whose arrays are allocated and freed with them.
+//! After C. Lever and D. Boreham, "malloc() performance in a multithreaded Linux environment" (USENIX 2000), and the later test
+//! of that name: blocks are passed in batches, whose arrays are allocated and freed with them.
 
 use crate::common::{Block, Parameter, Parameters, Program, Random, THREADS};
 use std::sync::mpsc::sync_channel;
@@ -51,7 +51,7 @@ fn run(parameters: &Parameters, min: usize, max: usize) -> u64 {
                     }
                 }
             });
-            // Each batch is freed as it comes.
+            // Frees each batch when it arrives.
             scope.spawn(move || receiver.into_iter().for_each(drop));
         }
     });

@@ -1,4 +1,5 @@
-//! Zeroed blocks of which a program touches eight bytes: pages that the system has just given are zero already.
+//! Zeroed blocks of which a program accesses eight bytes: pages that the system has just mapped are zero
+//! already.
 
 use crate::common::{Parameter, Parameters, Program};
 use uslab_benches::resident::resident;

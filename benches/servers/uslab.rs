@@ -1,4 +1,4 @@
-//! The example server on `Uslab`, whose reaper gives memory back as the preload library's does.
+//! The example server on `Uslab`, whose reaper returns memory as the preload library's does.
 
 #[path = "../../slab/examples/server/main.rs"]
 mod server;

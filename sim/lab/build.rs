@@ -1,4 +1,4 @@
-//! What this program is built with, for results that have times: a compiler does not say it to the program itself.
+//! Records the compiler's version, for results with times: a program cannot find out by which compiler it was built.
 
 use std::env::var;
 use std::process::Command;

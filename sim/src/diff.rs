@@ -1,4 +1,4 @@
-//! `uslab diff`: which numbers of two reports differ.
+//! `uslab diff`: the numbers that differ between two reports.
 
 use crate::output::{table, text};
 use serde::Serialize;
@@ -7,44 +7,44 @@ use serde_json::Value;
 /// What differs between two reports.
 #[derive(Debug, Serialize)]
 pub struct Diff {
-    /// Numbers and texts that both have.
+    /// Number of values (numbers and texts) that both have.
     pub compared: u64,
-    /// Of these, the ones that differ, the largest relative change first.
+    /// The values that differ, the largest relative change first.
     pub differ: Vec<Difference>,
-    /// What only the first report has.
+    /// Paths of values that only the first report has.
     pub only_a: Vec<String>,
-    /// What only the second one has.
+    /// Paths of values that only the second report has.
     pub only_b: Vec<String>,
 }
 
 /// A number or text that is not the same in both.
 #[derive(Debug, PartialEq, Serialize)]
 pub struct Difference {
-    /// Where it stands.
+    /// Path of the value in the report.
     pub at: String,
-    /// In the first report.
+    /// Value in the first report.
     pub a: Value,
-    /// In the second one.
+    /// Value in the second report.
     pub b: Value,
     /// The change in per cent of the first, where both are numbers and the first is not 0.
     pub percent: Option<f64>,
 }
 
-/// What names a row of a list, most telling first; and rows that have other names: the best settings of a sweep for a work, what is free
-/// of a zone by order, and settings of a sweep.
+/// The fields that name a row of a list, the most telling first; then the fields for rows that need several: the best settings of
+/// a sweep for a work, the free blocks of a zone by order, and the settings of a sweep.
 const NAMES: [&str; 8] = ["name", "cache", "call_site", "knob", "design", "workload", "cpus", "moment"];
 const OF_WORK: [&str; 2] = ["work", "cpus"];
 const OF_ZONE: [&str; 3] = ["moment", "zone", "order"];
 const OF_SETTING: [&str; 1] = ["setting"];
 
 impl Diff {
-    /// Compares; what differs by at most `above` per cent is left out.
+    /// Compares two reports; values that differ by at most `above` per cent are left out.
     pub fn new(a: &Value, b: &Value, above: f64) -> Self {
         let mut diff = Self { compared: 0, differ: vec![], only_a: vec![], only_b: vec![] };
         diff.compare(String::new(), a, b);
-        // Large numbers may differ by less than `f64` can tell.
+        // With `above == 0` differences stay that are too small for `f64`: large integers may be such.
         diff.differ.retain(|d| above == 0.0 || d.percent.is_none_or(|percent| percent.abs() > above));
-        // What has no relative change first: it came from nothing, or is a text.
+        // Differences without a percentage come first: the first value is 0, or the values are texts.
         let rank = |d: &Difference| d.percent.map_or(f64::INFINITY, f64::abs);
         diff.differ
             .sort_by(|one, other| rank(other).total_cmp(&rank(one)).then_with(|| one.at.cmp(&other.at)));
@@ -64,7 +64,8 @@ impl Diff {
                 self.only_b.extend(b.keys().filter(|name| !a.contains_key(*name)).map(|name| below(name)));
             }
             (Value::Array(a), Value::Array(b)) => {
-                // Rows of one name first, then what is left in its order: another design, or one with other knobs.
+                // Match rows with equal names first, then the rest in order: they may be of another design, or of one with other
+                // knobs.
                 let mut others: Vec<Option<&Value>> = b.iter().map(Some).collect();
                 let mut left = vec![];
                 for (place, row) in a.iter().enumerate() {
@@ -99,7 +100,7 @@ impl Diff {
         }
     }
 
-    /// As text, with so many differences at most.
+    /// The result as text, with at most `most` differences.
     pub fn text(&self, most: usize) -> String {
         let Self { compared, differ, only_a, only_b } = self;
         let mut out = format!("{} of {compared} values differ\n", differ.len());
@@ -124,12 +125,12 @@ impl Diff {
     }
 }
 
-/// What a row is shown as.
+/// The name of a row in the text, or its position.
 fn label(row: &Value, place: usize) -> String {
     name(row).unwrap_or_else(|| place.to_string())
 }
 
-/// What a row of a list is called.
+/// The name of a row of a list, if it has one.
 fn name(row: &Value) -> Option<String> {
     let keys: &[&str] = match row {
         Value::Object(row) if row.get("work").is_some_and(Value::is_string) => &OF_WORK,
@@ -170,7 +171,7 @@ mod tests {
         assert_eq!(Diff::new(&a, &a, 0.0).differ, []);
     }
 
-    /// As `f64` they are the same.
+    /// Both seeds are the same number as `f64`.
     #[test]
     fn seeds_that_differ_by_one_differ() {
         let [a, b] = [1_u64 << 53, (1 << 53) + 1].map(|seed| json!({ "seed": seed }));
@@ -179,7 +180,7 @@ mod tests {
         assert_eq!(Diff::new(&json!([3.0, 0]), &json!([3, 0.0]), 0.0).differ, []);
     }
 
-    /// An order was once a part of the name, and rows of sweeps and callers had none.
+    /// A regression: the order was once a part of a row's name, and rows of sweeps and callers had no name.
     #[test]
     fn a_row_is_matched_by_what_names_it_and_by_nothing_else() {
         let rows = |rows: [Value; 2]| [json!(rows), json!([rows[1], rows[0]])];

@@ -1,7 +1,8 @@
-//! `uslab flame`: who holds how much memory, from a heap profile; as text and as a page.
+//! `uslab flame`: which code holds how much memory, from a heap profile; as text and as a page.
 //!
-//! A program under the preload library writes one on a signal (`USLAB_OPTIONS=profile=512k,dump=/tmp/heap.pb.gz`), and a program with the
-//! library by `uslab::profile::Profile::pprof`. It has addresses; their names are looked up here, in the files that it names.
+//! A program under the preload library writes one on a signal (`USLAB_OPTIONS=profile=512k,dump=/tmp/heap.pb.gz`), and a program
+//! with the library by `uslab::profile::Profile::pprof`. A profile has addresses; their names are looked up here, in the files
+//! that the profile names.
 
 #[cfg(feature = "symbols")]
 mod code;
@@ -19,36 +20,36 @@ use std::path::Path;
 
 /// Built from `sim/web` by `.ci/web --write`.
 const TEMPLATE: &str = include_str!("../web/built/profile.html");
-/// The error for a file that is no profile.
+/// The error for a file that is not a profile.
 const EXPECTED: &str = "no heap profile: expected one of pprof (`.pb.gz`) or folded stacks (`.folded`)";
-/// How a profile of pprof begins.
+/// The first bytes of a profile of pprof.
 const GZIP: &[u8] = &[0x1f, 0x8b];
-/// Stacks that the text shows.
+/// Number of stacks in the text.
 const SHOWN: usize = 20;
 
 /// A profile of one moment.
 #[derive(Clone, Debug, Serialize)]
 pub struct Flame {
-    /// What it was read from.
+    /// Name of the file that it was read from.
     pub title: String,
-    /// In the order of the file; equal ones are one.
+    /// The stacks in the order of the file; equal ones are put together.
     pub stacks: Vec<Stack>,
-    /// A line for each file that gave no names.
+    /// A message for each file that gave no names.
     #[serde(skip)]
     pub unused: Vec<String>,
 }
 
-/// What one call stack holds.
+/// The memory that one call stack holds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Stack {
-    /// The outermost first; in front of all, the cache.
+    /// The functions, the outermost first; the very first entry is the cache.
     pub frames: Vec<String>,
-    /// What it holds.
+    /// Bytes that it holds.
     pub bytes: u64,
 }
 
 impl Flame {
-    /// Of stacks, without the innermost frames that are the allocator's.
+    /// Makes a profile of stacks, without the innermost frames, which are the allocator's.
     fn new(title: &str, stacks: Vec<Stack>) -> anyhow::Result<Self> {
         let mut places = BTreeMap::<Vec<String>, usize>::new();
         let mut merged: Vec<Stack> = vec![];
@@ -69,7 +70,7 @@ impl Flame {
         }
         Ok(Self { title: title.to_owned(), stacks: merged, unused: vec![] })
     }
-    /// From folded stacks.
+    /// Reads folded stacks.
     fn folded(title: &str, text: &str, names: &mut Names) -> anyhow::Result<Self> {
         let mut stack = |(number, line): (usize, &str)| {
             let parts = line.rsplit_once(' ').and_then(|(frames, bytes)| Some((frames, bytes.parse().ok()?)));
@@ -83,10 +84,11 @@ impl Flame {
         let stacks = lines.map(&mut stack).collect::<anyhow::Result<_>>()?;
         Self::new(title, stacks)
     }
-    /// From what a file has: a profile of pprof's format, or folded stacks. Reads the files whose code is named there.
+    /// Reads the contents of a file, in pprof's format or as folded stacks. It also reads the files whose code the profile names,
+    /// to find the names of functions.
     ///
     /// # Errors
-    /// It is neither, or has more bytes than there can be.
+    /// The contents have neither format, or the sum of the bytes is too large.
     pub fn parse(title: &str, content: &[u8]) -> anyhow::Result<Self> {
         let mut names = Names::default();
         let flame = if content.starts_with(GZIP) {
@@ -103,10 +105,10 @@ impl Flame {
         let flame = flame.with_context(|| format!("`{title}` is {EXPECTED}"))?;
         Ok(Self { unused: names.unused(), ..flame })
     }
-    /// From a file.
+    /// Reads a file.
     ///
     /// # Errors
-    /// It cannot be read, or is none, or has no stack.
+    /// The file cannot be read, is not a profile, or has no stack.
     pub fn read(path: &Path) -> anyhow::Result<Self> {
         let content = std::fs::read(path).with_context(|| format!("cannot read `{}`", path.display()))?;
         let title = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
@@ -114,21 +116,21 @@ impl Flame {
         ensure!(!flame.stacks.is_empty(), "`{}` has no stack: nothing was held by a sample", path.display());
         Ok(flame)
     }
-    /// Bytes of all stacks.
+    /// The sum of the bytes of all stacks.
     pub fn bytes(&self) -> u64 {
         self.stacks.iter().map(|stack| stack.bytes).sum()
     }
-    /// A page of it.
+    /// A page with the flame graph.
     ///
     /// # Errors
-    /// None that is known.
+    /// Making JSON of the profile fails, for which no cause is known.
     pub fn page(&self) -> anyhow::Result<String> {
         Ok(web::page(TEMPLATE, &[("{profile}", &web::json(self)?)]))
     }
 }
 
 impl fmt::Display for Flame {
-    /// The stacks that hold most, each with its cache and the innermost functions.
+    /// Writes the stacks that hold the most, each with its cache and the innermost functions.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let all = self.bytes();
         writeln!(f, "{}: {all} bytes in {} stacks", self.title, self.stacks.len())?;
@@ -184,14 +186,14 @@ mod tests {
         std::hint::black_box(cache.alloc_block(uslab::Gfp::KERNEL).unwrap())
     }
 
-    /// Of this program itself, in both formats.
+    /// The profile is of this test itself, in both formats.
     #[cfg(all(feature = "symbols", target_os = "linux"))]
     #[test]
     fn functions_are_named_from_the_files_that_a_profile_names() {
         let subsystem = uslab::Subsystem::new(uslab::Config::default()).unwrap();
         let cache = uslab::KmemCache::builder("inode", 600).build_in(&subsystem).unwrap();
         subsystem.start_profile(1).unwrap();
-        // One place in the code, which no unrolling makes several.
+        // A call in a loop that the compiler does not unroll: it must be one place in the code.
         let held: Vec<_> = (0..std::hint::black_box(100)).map(|_| the_one_who_holds(&cache)).collect();
         let profile = subsystem.profile();
         let (mut packed, mut folded) = (vec![], vec![]);
@@ -215,7 +217,7 @@ mod tests {
         drop(held);
     }
 
-    /// No order of bytes panics, and each refusal says what is accepted.
+    /// Changed bytes cause no panic, and each refusal names the accepted formats.
     #[test]
     fn damaged_profiles_are_refused() {
         let pack = |message: &[u8]| {
@@ -223,7 +225,7 @@ mod tests {
             std::io::Write::write_all(&mut gzip, message).unwrap();
             gzip.finish().unwrap()
         };
-        // One sample of location 1 whose number is 1; that has no mapping.
+        // One sample of location 1, whose address is 1 and which has no mapping.
         let good =
             [&[10, 4, 8, 1, 16, 1, 18, 4, 8, 1, 16, 1, 34, 4, 8, 1, 24, 7, 50, 0, 50, 5][..], b"space"]
                 .concat();

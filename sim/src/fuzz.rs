@@ -1,8 +1,8 @@
-//! Any text as a trace, and as the kernel's tables beside it: what the fuzzer feeds.
+//! Arbitrary text as a trace and as the kernel's tables: the entry points for the fuzzer.
 //!
-//! An input is one trace and up to six tables behind it, separated by form feeds: `slabinfo`, `buddyinfo` and `zoneinfo` of
-//! the moment `before`, then of `end`. Whatever they say, nothing panics, an error names a line that there is, and a
-//! replay that goes on to its end has kept the conservation laws.
+//! An input is one trace, followed by up to six tables, separated by form feeds: `slabinfo`, `buddyinfo` and `zoneinfo` of the
+//! moment `before`, then of `end`. For any contents: nothing panics, an error names a line that exists, and a replay that reaches
+//! its end has kept the conservation laws.
 
 use crate::output::Progress;
 use crate::replay::{Options, ReplayError, replay as replay_trace};
@@ -13,7 +13,7 @@ use std::path::Path;
 use uslab::{Magazines, SlabInfo};
 
 const SEPARATOR: u8 = b'\x0c';
-/// The tables of an input, in their order.
+/// The tables of an input, in order.
 const TABLES: [&str; 6] = [
     "before.slabinfo",
     "before.buddyinfo",
@@ -41,7 +41,7 @@ impl<'d> Input<'d> {
             Box::new(Cursor::new(self.trace.to_vec())),
             Some(self.trace.len() as u64),
         )
-        // Much of what a fuzzer makes of a trace is not understood.
+        // A fuzzer's trace has many lines that are not understood.
         .map(|source| source.partial(true))
     }
     fn tables(&self) -> Result<Tables, TraceError> {
@@ -51,10 +51,10 @@ impl<'d> Input<'d> {
             Ok(text.map(|text| String::from_utf8_lossy(text).into_owned()))
         })
     }
-    /// An error says something, and names a line that there is.
+    /// Checks that an error has a text, and names a line that exists.
     fn look_at(&self, error: &TraceError) {
         let (text, line) = match error {
-            // Of records, which are no lines.
+            // Errors of records, which have no line.
             TraceError::Recording { .. } => return,
             TraceError::Impossible { .. } if self.trace.starts_with(b"uslabrec") => return,
             TraceError::LongLine { line, .. }
@@ -65,7 +65,7 @@ impl<'d> Input<'d> {
                 (table.and_then(|table| self.tables[table]).unwrap_or_default(), *line)
             }
             TraceError::Empty { .. } | TraceError::Binary { .. } | TraceError::NotATrace { .. } => return,
-            // A compressed file, or what begins like one.
+            // A compressed file, or one that begins like one.
             TraceError::Damaged { .. } | TraceError::Truncated { .. } => return,
             other => panic!("{other}"),
         };
@@ -77,7 +77,7 @@ impl<'d> Input<'d> {
 /// Reads and interprets an input.
 ///
 /// # Panics
-/// Something that the [module](self) promises does not hold.
+/// A promise of the [module](self) is broken.
 pub fn trace(data: &[u8]) {
     let input = Input::new(data);
     for table in input.tables.iter().flatten() {
@@ -107,7 +107,7 @@ fn facts(input: &Input<'_>, tables: &Tables) -> Result<Facts, TraceError> {
 /// Replays an input on a small machine.
 ///
 /// # Panics
-/// Something that the [module](self) promises does not hold.
+/// A promise of the [module](self) is broken.
 pub fn replay(data: &[u8]) {
     let input = Input::new(data);
     let tables = input.tables().unwrap_or_default();

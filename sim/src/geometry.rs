@@ -8,19 +8,19 @@ use std::fmt;
 use uslab::info::Row;
 use uslab::{Geometry, OrderRule, SizeClass};
 
-/// The layout of some sizes.
+/// The layouts of several sizes.
 #[derive(Debug, Serialize)]
 pub struct Layouts {
     /// Present CPUs, an input of the rule.
     pub cpus: u32,
-    /// One row a size.
+    /// One row for each size.
     pub rows: Vec<Layout>,
 }
 
 /// The layout of objects of one size.
 #[derive(Debug, Serialize)]
 pub struct Layout {
-    /// Bytes asked for.
+    /// Bytes that are asked for.
     pub size: usize,
     /// Bytes from one object to the next.
     pub slab_size: usize,
@@ -28,18 +28,18 @@ pub struct Layout {
     pub order: u8,
     /// Objects in a slab.
     pub objs_per_slab: usize,
-    /// Bytes of a slab between objects, which alignment costs.
+    /// Bytes of a slab between objects, caused by alignment.
     pub padding: usize,
-    /// Bytes of a slab that no object uses: the padding, and what remains behind the last object.
+    /// Bytes of a slab that no object uses: the padding, and the rest behind the last object.
     pub waste: usize,
-    /// The same in percent of the slab.
+    /// `waste` in percent of the slab.
     pub waste_percent: f64,
 }
 
-/// The layouts of `sizes` (none: kmalloc's classes).
+/// The layouts of `sizes`; if there are no sizes, of kmalloc's classes.
 ///
 /// # Errors
-/// A size or alignment that no slab can have.
+/// A size or alignment is not possible for a slab.
 pub fn table(sizes: &[usize], align: usize, rule: &OrderRule) -> anyhow::Result<Layouts> {
     let classes: Vec<usize> = SizeClass::all().map(SizeClass::size).collect();
     let sizes = if sizes.is_empty() { &classes } else { sizes };
@@ -89,45 +89,46 @@ impl fmt::Display for Layouts {
 /// A comparison with a kernel.
 #[derive(Debug, Serialize)]
 pub struct Comparison {
-    /// Where the kernel's rows come from.
+    /// Where the kernel's rows were read from.
     pub source: String,
     /// Present CPUs.
     pub cpus: u32,
-    /// No table has the number of CPUs: it is the largest that the orders of the slabs agree with.
+    /// `true` if no table has the number of CPUs: `cpus` is then the largest number that agrees with the
+    /// orders of the slabs.
     pub cpus_guessed: bool,
-    /// Caches compared.
+    /// Number of caches compared.
     pub rows: usize,
-    /// Of these, with the same order and objects per slab.
+    /// Number of caches with the same order and objects per slab.
     pub matched: usize,
-    /// The others.
+    /// The caches that differ.
     pub mismatches: Vec<Mismatch>,
-    /// Settings of the kernel with which more of them match.
+    /// Settings of the kernel with which more caches match.
     pub explanation: Option<Explanation>,
     /// Rows without a size or objects, which have no layout, and rows that could not be read.
     pub left_out: Vec<String>,
-    /// What makes the kernel's rule another one.
+    /// The reason why the kernel has another rule, if it has one.
     pub other_rule: Option<String>,
 }
 
 /// A cache whose layout differs.
 #[derive(Debug, Serialize)]
 pub struct Mismatch {
-    /// The cache.
+    /// Name of the cache.
     pub name: String,
     /// Bytes from one object to the next.
     pub slab_size: u64,
-    /// Order: the kernel's, ours.
+    /// Orders: of the kernel, of the rule.
     pub order: [u8; 2],
-    /// Objects per slab: the kernel's, ours.
+    /// Objects per slab: of the kernel, of the rule.
     pub objs_per_slab: [u64; 2],
 }
 
-/// Settings that explain what differs.
+/// Settings that explain the differences.
 #[derive(Clone, Debug, Serialize)]
 pub struct Explanation {
-    /// The settings, as the kernel's command line has them, and the options that say the same here.
+    /// The settings as they are on the kernel's command line, and the options of this command for the same.
     pub settings: String,
-    /// Caches that match with them.
+    /// Number of caches that match with them.
     pub matched: usize,
 }
 
@@ -177,7 +178,7 @@ impl fmt::Display for Comparison {
     }
 }
 
-/// The layout of a row by a rule: order and objects per slab.
+/// The layout that a rule gives for a row: order and objects per slab.
 fn laid_out(row: &Row, rule: &OrderRule) -> Option<(u8, u64)> {
     let geometry = Geometry::new(row.object_size as usize, 0, rule).ok()?;
     Some((geometry.order().get(), geometry.objects() as u64))
@@ -187,7 +188,7 @@ fn there(row: &Row) -> (u8, u64) {
     (row.pages_per_slab.checked_ilog2().unwrap_or(0) as u8, row.objects_per_slab)
 }
 
-/// The settings with which the most rows match; of several, those that differ least from `rule`.
+/// The settings with which the most rows match; of several, the settings that differ least from `rule`.
 fn explanation(rows: &[Row], rule: &OrderRule, matched: usize) -> Option<Explanation> {
     let cpus = (1..=13).map(|bits| (1_u32 << bits) - 1).chain([rule.present_cpus]);
     let mut rules = vec![];
@@ -200,7 +201,8 @@ fn explanation(rows: &[Row], rule: &OrderRule, matched: usize) -> Option<Explana
             }
         }
     }
-    // How unlikely a difference is. The rule knows the bit length of the number of CPUs only.
+    // A weight for the difference between two rules: the larger, the less likely. The rule uses only the bit
+    // length of the number of CPUs.
     let changes = |other: &OrderRule| {
         let differs = [
             (other.present_cpus.ilog2() != rule.present_cpus.ilog2(), 2),
@@ -239,10 +241,10 @@ fn explanation(rows: &[Row], rule: &OrderRule, matched: usize) -> Option<Explana
 
 /// Compares the rule with the rows of a kernel.
 ///
-/// `cpus_guessed` is for the report.
+/// `cpus_guessed` is only passed on to the report.
 ///
 /// # Errors
-/// There is no cache with objects, or one has a size that no slab can have.
+/// There is no cache with objects, or one has a size that is not possible for a slab.
 pub fn compare(snapshot: &Snapshot, rule: &OrderRule, cpus_guessed: bool) -> anyhow::Result<Comparison> {
     let mut left_out = snapshot.faults.clone();
     let mut rows = vec![];

@@ -10,7 +10,7 @@
 //!
 //! [`stress`] loads the same allocator with threads on the machine's own CPUs.
 //!
-//! The lab, which compares it with the allocators of the textbooks, is a program of its own: `uslab-lab`, in `sim/lab`.
+//! The lab, which compares it with the allocators of the textbooks, is a separate program: `uslab-lab`, in `sim/lab`.
 //!
 //! There is no second implementation of the shipping allocator here and no `unsafe`: [`machine`] drives the crates `uslab` and
 //! `uslab-buddy` through owned, safe blocks.

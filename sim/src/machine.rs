@@ -1,8 +1,8 @@
-//! The simulated machine: a slab subsystem on simulated CPUs, and what the trace holds of it.
+//! The simulated machine: a slab subsystem on simulated CPUs, and the objects and pages that the trace holds.
 //!
-//! Every live object of the trace is a [`Block`] here and every live block of pages a [`PageBlock`], each under its
-//! address in the trace. An object carries a stamp, its address in the trace, that is checked when it is freed: if two
-//! owners ever held the same memory, one of them finds the other's stamp.
+//! Every live object of the trace is a [`Block`] here and every live block of pages a [`PageBlock`], each under its address in
+//! the trace. An object has a stamp, its address in the trace, which is checked when it is freed: if two owners ever held the
+//! same memory, one of them finds the other's stamp.
 
 use crate::trace::{CacheId, CacheInfo, CacheKind};
 use elsa::FrozenVec;
@@ -17,32 +17,32 @@ use uslab_magazine::{BadCpus, Cpus, on_cpu};
 /// How the machine is built.
 #[derive(Clone, Copy, Debug)]
 pub struct Build {
-    /// Simulated CPUs, which are also the present CPUs of the order rule.
+    /// Number of simulated CPUs, which are also the present CPUs of the order rule.
     pub cpus: u32,
-    /// Memory nodes.
+    /// Number of memory nodes.
     pub nodes: u32,
-    /// Magazines of every cache.
+    /// Size of the magazines of every cache.
     pub magazines: Magazines,
     /// Bytes of memory.
     pub memory: u64,
 }
 
-/// The machine does not start.
+/// Why the machine cannot be built.
 #[derive(Debug, thiserror::Error)]
 pub enum BuildError {
-    /// CPU or node counts.
+    /// The number of CPUs or nodes is not possible.
     #[error(transparent)]
     Cpus(#[from] BadCpus),
-    /// Memory that cannot work.
+    /// The subsystem does not start with this memory.
     #[error(transparent)]
     Start(#[from] StartError),
 }
 
-/// The parts that blocks borrow from.
+/// The parts of the machine that blocks borrow from.
 pub struct Machine {
-    /// Caches, pages, CPUs.
+    /// Caches, pages and CPUs.
     pub subsystem: Subsystem,
-    /// Caches that are none of kmalloc's. Grows while blocks of others are out.
+    /// The caches that are not kmalloc's. It grows while blocks of other caches are allocated.
     named: FrozenVec<Box<KmemCache>>,
 }
 
@@ -53,21 +53,21 @@ impl fmt::Debug for Machine {
 }
 
 impl Machine {
-    /// Builds it. Nothing is committed yet.
+    /// Builds the machine. No memory is committed yet.
     ///
     /// # Errors
     /// See [`BuildError`].
     pub fn new(build: &Build) -> Result<Self, BuildError> {
         let cpus = Cpus::simulated(build.cpus, build.nodes)?;
         let limit = usize::try_from(build.memory).unwrap_or(usize::MAX);
-        // Kernels that people trace have huge pages, and keep free what these need.
+        // The traced kernels have huge pages, and keep more memory free because of them.
         let pages =
             PageConfig { min_free_for_huge_pages: true, ..PageConfig::default_for(cpus).limit(limit) };
         let config = Config { magazines: build.magazines, ..Config::new(pages) };
         Ok(Self { subsystem: Subsystem::new(config)?, named: FrozenVec::new() })
     }
 
-    /// The cache of the traced name and size: kmalloc's own where it is one of its classes.
+    /// The cache for a traced name and size: kmalloc's cache if it is one of its classes.
     fn cache(&self, info: &CacheInfo) -> Result<&KmemCache, uslab::CacheError> {
         let kmalloc = self.subsystem.kmalloc();
         let classes = KmallocKind::ALL
@@ -78,7 +78,7 @@ impl Machine {
         {
             return Ok(class);
         }
-        // A name that only hidden events have may come without a size: the smallest there is.
+        // A cache that only hidden events name may have no size: it gets the smallest one.
         let name = info.name.replace(char::is_whitespace, "_");
         let cache = KmemCache::builder(name, info.size.max(8) as usize).build_in(&self.subsystem)?;
         Ok(self.named.push_get(Box::new(cache)))
@@ -95,7 +95,7 @@ struct Object<'m> {
     cache: CacheId,
 }
 
-/// What the trace holds of a [`Machine`].
+/// The objects and pages that the trace holds of a [`Machine`].
 #[derive(Debug)]
 pub struct Holdings<'m> {
     machine: &'m Machine,
@@ -104,26 +104,26 @@ pub struct Holdings<'m> {
     objects: FxHashMap<u64, Object<'m>>,
     pages: FxHashMap<u64, PageBlock<'m>>,
     pages_held: u64,
-    /// Stamps that were not there any more, and what else was found wrong.
+    /// Messages about stamps that were overwritten, and about other errors.
     pub violations: Vec<String>,
 }
 
 /// An allocation of the trace that the machine could not serve.
 #[derive(Debug, thiserror::Error)]
 pub enum Failed {
-    /// No object.
+    /// An object.
     #[error("cache {0}: {1}")]
     Object(String, AllocError),
-    /// No cache.
+    /// A cache.
     #[error("cache {0}: {1}")]
     Cache(String, uslab::CacheError),
-    /// No pages.
+    /// Pages.
     #[error("pages of order {0}: {1}")]
     Pages(u8, uslab_buddy::AllocError),
 }
 
 impl<'m> Holdings<'m> {
-    /// Nothing yet.
+    /// Starts without objects and pages.
     pub fn new(machine: &'m Machine) -> Self {
         Self {
             machine,
@@ -138,7 +138,7 @@ impl<'m> Holdings<'m> {
     /// Makes the caches that the trace has named since the last call.
     ///
     /// # Errors
-    /// A size that no slab holds, or no memory.
+    /// No slab can hold the size, or there is no memory.
     pub fn learn(&mut self, caches: &[CacheInfo]) -> Result<(), Failed> {
         for info in &caches[self.caches.len()..] {
             let cache = match info.kind {
@@ -150,25 +150,25 @@ impl<'m> Holdings<'m> {
         Ok(())
     }
 
-    /// How many caches it has heard of.
+    /// Number of caches known so far.
     pub fn known(&self) -> usize {
         self.caches.len()
     }
 
-    /// Our cache for a number of the trace; `None` is large kmalloc.
+    /// The machine's cache for a number of the trace; `None` is large kmalloc.
     pub fn cache(&self, id: CacheId) -> Option<&'m KmemCache> {
         self.caches.get(id.0 as usize).copied().flatten()
     }
 
-    /// Objects that the trace holds.
+    /// Number of objects that the trace holds.
     pub fn objects(&self) -> usize {
         self.objects.len()
     }
-    /// Pages that the trace holds, apart from slabs and large objects.
+    /// Number of pages that the trace holds, apart from slabs and large objects.
     pub fn pages(&self) -> u64 {
         self.pages_held
     }
-    /// Objects that the trace holds, by cache.
+    /// Number of objects that the trace holds, by cache.
     pub fn by_cache(&self) -> Vec<u64> {
         let mut counts = vec![0; self.caches.len()];
         for object in self.objects.values() {
@@ -180,7 +180,7 @@ impl<'m> Holdings<'m> {
     /// Allocates the object at `at` in the trace, on `cpu`.
     ///
     /// # Errors
-    /// Nothing is to be had; the object is then unknown, and its free has no effect.
+    /// The allocation failed; the object is then unknown, and its free has no effect.
     pub fn alloc(&mut self, cpu: u32, cache: CacheId, at: u64, bytes: u32) -> Result<(), Failed> {
         on_cpu(cpu);
         let block = match self.caches[cache.0 as usize] {
@@ -195,7 +195,7 @@ impl<'m> Holdings<'m> {
             }
         };
         let mut block = block?;
-        // Large blocks are not written to: the pages of all of them would be touched.
+        // Large blocks have no stamp: writing it would touch pages that the replay otherwise only reserves.
         if self.caches[cache.0 as usize].is_some() {
             block.front_mut(STAMP).copy_from_slice(&at.to_ne_bytes());
         }
@@ -206,7 +206,7 @@ impl<'m> Holdings<'m> {
         Ok(())
     }
 
-    /// Frees the object at `at` in the trace, on `cpu`. `false` if there is none.
+    /// Frees the object at `at` in the trace, on `cpu`. Returns `false` if there is no such object.
     pub fn free(&mut self, cpu: u32, at: u64) -> bool {
         let Some(object) = self.objects.remove(&at) else { return false };
         if self.caches[object.cache.0 as usize].is_some() && object.block.front(STAMP) != at.to_ne_bytes() {
@@ -222,7 +222,7 @@ impl<'m> Holdings<'m> {
     /// Allocates the block of pages at `pfn` in the trace, on `cpu`.
     ///
     /// # Errors
-    /// Nothing is to be had, as in [`alloc`](Self::alloc).
+    /// The allocation failed; the pages are then unknown, and their free has no effect.
     pub fn alloc_pages(&mut self, cpu: u32, pfn: u64, order: u8, migratetype: u8) -> Result<(), Failed> {
         on_cpu(cpu);
         let gfp = match migratetype {
@@ -240,8 +240,8 @@ impl<'m> Holdings<'m> {
         Ok(())
     }
 
-    /// Frees what the trace holds of the `2^order` pages from `pfn` on, on `cpu`; a larger block that they are a part
-    /// of is split first, smaller ones go one by one. Returns the pages freed.
+    /// Frees what the trace holds of the `2^order` pages from `pfn` on, on `cpu`: a larger block that contains them is split
+    /// first, smaller blocks are freed one by one. Returns the number of freed pages.
     pub fn free_pages(&mut self, cpu: u32, pfn: u64, order: u8) -> u64 {
         on_cpu(cpu);
         let wanted = Order::new(order).unwrap_or(Order::MAX);
@@ -253,7 +253,7 @@ impl<'m> Holdings<'m> {
             }
             self.pages.insert(pfn, block);
         }
-        // The block that the pages are a part of begins at `pfn`, or at one of its larger alignments below.
+        // A larger block that contains the pages starts at `pfn` rounded down to a larger alignment.
         for above in order + 1..=Order::MAX.get() {
             let head = pfn & !((1 << above) - 1);
             if self.pages.get(&head).is_some_and(|block| block.order().get() >= above)

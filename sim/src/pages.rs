@@ -1,4 +1,4 @@
-//! The verb `page`: the pages that need no trace of one's own.
+//! The command `page`: the pages that do not need a trace of the user.
 
 use crate::output::command::Outcome;
 use crate::output::{Form, Place, Progress, say, write_all};
@@ -13,12 +13,13 @@ use std::fs;
 use std::path::PathBuf;
 use uslab_engine::designs::NoPolicy;
 
-/// Write pages to see allocators move, and to drive them: for any browser, from disk, without a network.
+/// Write pages that show allocators at work, step by step, for any browser, from disk, without a network.
 ///
-/// Open index.html: the slab allocator on four CPUs, by hand and object by object; the allocators of the textbooks, each with a
-/// script and any size you type; a race of four of them; a course of labs that ask what will happen, and show it; the designs that
-/// can answer, and the words. Beside it, replay.html is the bundled kernel trace, forward and back, scale.html designs on 1 to 64 CPUs, and
-/// story.html a race that the model checker loom found. The allocators themselves run in the pages, as WebAssembly.
+/// Open index.html. It has the slab allocator on four CPUs, which you drive object by object; the allocators of the textbooks,
+/// each with a script and any size you type; a race of four of them; a course of labs that ask what will happen, and show it; the
+/// designs, and a glossary. Three more pages are written: replay.html is the bundled kernel trace, forward and back, scale.html
+/// shows designs on 1 to 64 CPUs, and story.html is a race that the model checker loom found. The allocators themselves run in
+/// the pages, as WebAssembly.
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "\
 Examples:
@@ -27,30 +28,30 @@ Examples:
   uslab-lab latency --json=latency.json && uslab page --latency latency.json
   uslab page && xdg-open uslab-page/index.html")]
 pub(crate) struct Args {
-    /// The folder; it is made if it is not there. Pages in it that have these names are written anew.
+    /// Folder for the pages; it is made if it does not exist. Existing pages with these names are overwritten.
     #[arg(value_name = "DIR", default_value = "uslab-page")]
     dir: PathBuf,
-    /// Show how long allocations took on this machine: FILE is what `uslab-lab latency --json=FILE` wrote. Default: a recording of a
-    /// machine with two CPUs.
+    /// Show how long allocations took on this machine: FILE is the output of `uslab-lab latency --json=FILE`. Default: a
+    /// measurement on a machine with two CPUs.
     #[arg(long, value_name = "FILE")]
     latency: Option<PathBuf>,
 }
 
-/// What loom found in the lab's magazine layer with a bug planted.
+/// A story that loom found in the lab's magazine layer with a planted bug.
 const STORY: &str = include_str!("../data/story.json");
-/// What `uslab-lab latency --json` found. A page cannot time allocations.
+/// The output of `uslab-lab latency --json`: a page cannot time allocations.
 const LATENCY: &str = include_str!("../data/latency.json");
-/// The list of pages that stand side by side; one that is written alone hides it.
+/// The list of pages that are written together; a page that is written alone hides it.
 const ALONE: &str = "<nav id=\"nav\" aria-label=\"Pages\" hidden>";
 const BESIDE: &str = "<nav id=\"nav\" aria-label=\"Pages\">";
-/// What `uslab scale` would be told for the page of curves.
+/// The arguments of `uslab scale` for the page of curves.
 const WORKLOADS: [&str; 3] = ["pairs", "bursts", "remote"];
 const DESIGNS: [&str; 5] = ["uslab-model", "slub", "sheaves", "magazines01", "bonwick94"];
 const PROFILE: &str = "milan2s";
 const CPUS: [u32; 7] = [1, 2, 4, 8, 16, 32, 64];
 const OPERATIONS: u64 = 20_000;
 
-/// A page that was written.
+/// A file that was written.
 #[derive(Serialize)]
 struct Written {
     file: String,
@@ -60,7 +61,7 @@ struct Written {
 impl Args {
     pub(crate) fn run(&self, json: Option<Place>) -> anyhow::Result<Outcome> {
         let latency = self.latency()?;
-        // An error here must not wait for the demos, which take half a minute.
+        // Make the folder first: an error must not come only after the demos, which take half a minute.
         fs::create_dir_all(&self.dir)
             .with_context(|| format!("{}: expected a folder, or a place for one", self.dir.display()))?;
         let progress = Progress::new();
@@ -105,7 +106,7 @@ impl Args {
     }
 }
 
-/// Designs on many CPUs.
+/// The report of designs on many CPUs.
 fn curves(progress: &Progress) -> anyhow::Result<ScaleReport> {
     let workloads = WORKLOADS.map(|name| name.parse().map_err(anyhow::Error::from));
     let designs = DESIGNS.map(|name| name.parse().map_err(anyhow::Error::from));
@@ -123,7 +124,7 @@ fn curves(progress: &Progress) -> anyhow::Result<ScaleReport> {
     Ok(scale::scale(&options, progress)?)
 }
 
-/// The histograms, one for each allocator: how many allocations took so many nanoseconds.
+/// The histograms, one for each allocator: the number of allocations by nanoseconds.
 fn histogram(findings: &Value) -> Option<&Vec<Value>> {
     let title = |part: &&Value| {
         part["chart"]["title"]

@@ -9,19 +9,19 @@ use uslab::{AllocError, CacheBox};
 use uslab_engine::clock::{Ask, Others, Script, Workload};
 use uslab_magazine::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
 
-/// An object: nobody writes to it.
+/// An object, which is never written to.
 pub(crate) type Object = [u64; 8];
-/// One that is held, or would be if there were an allocator.
+/// An object that is held; `None` if the race runs without an allocator.
 pub(crate) type Held<'c> = Option<CacheBox<'c, Object>>;
-/// Where it is from. What is measured with an allocator and without one is the same code: it calls this.
+/// Makes an object. The same code is measured with an allocator and without one: it calls this function.
 pub(crate) type Make<'m, 'c> = &'m (dyn Fn() -> Result<Held<'c>, AllocError> + Sync);
 
-/// How a race went.
+/// The result of a race.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Raced {
     /// Allocations and frees of all threads.
     operations: u64,
-    /// Nanoseconds of the one that took longest.
+    /// CPU time of the thread that took longest, in nanoseconds.
     ns: f64,
 }
 
@@ -67,7 +67,7 @@ pub(crate) fn race<'c>(
             done += 1;
         };
         let took = cpu_time().saturating_sub(start);
-        // What scripts and queues still hold goes when all have their times.
+        // Objects that scripts and queues still hold are dropped after all threads have taken their times.
         match failed {
             Some(error) => {
                 shared.failed.store(true, Ordering::Relaxed);
@@ -88,7 +88,7 @@ pub(crate) fn race<'c>(
     Ok(Raced { operations: all.iter().map(|(_, done, _)| done).sum(), ns: longest.as_nanos() as f64 })
 }
 
-/// A moment of a thread that waits. Now and then it lets others have its CPU: the one that it waits for may be among them.
+/// Waits a moment. Now and then it yields the CPU: the thread that is waited for may need it.
 fn pause(look: u64) {
     if look.is_multiple_of(4096) { std::thread::yield_now() } else { spin_loop() }
 }
@@ -98,15 +98,15 @@ fn cpu_time() -> Duration {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
 }
 
-/// What threads share: a queue for each CPU.
+/// Shared data of the threads: a queue for each CPU.
 struct Shared<O> {
     queues: Vec<Queue<O>>,
     met: AtomicU64,
-    /// An allocation failed, and nobody needs to wait for anything any more.
+    /// An allocation failed: threads need not wait any longer.
     failed: AtomicBool,
 }
 
-/// What is sent to a CPU. Two lines lie between words that different CPUs write.
+/// Objects that are sent to a CPU. Words that different CPUs write are two cache lines apart.
 #[repr(align(128))]
 struct Queue<O> {
     sent: Apart<AtomicU64>,
@@ -132,19 +132,19 @@ impl<O> Shared<O> {
             failed: AtomicBool::new(false),
         }
     }
-    /// Waits until all are here.
+    /// Waits until all threads are here.
     fn meet(&self) {
-        // Relaxed: it orders nothing but the beginning of the race.
+        // Relaxed: only the start of the race depends on it, no data.
         self.met.fetch_add(1, Ordering::Relaxed);
         let looks = (1_u64..).take_while(|_| self.met.load(Ordering::Relaxed) < self.queues.len() as u64);
         looks.for_each(pause);
     }
 }
 
-/// A thread's side of what is between threads.
+/// A thread's access to the shared data.
 struct Seat<'s, O> {
     shared: &'s Shared<O>,
-    /// Objects that came through its queue: all that lie there at a time, so that its lock is taken once for them.
+    /// Objects taken out of its queue: always all that are there, so that the queue's lock is taken once for them.
     taken: VecDeque<O>,
 }
 
@@ -169,19 +169,19 @@ impl<O> Others<O> for Seat<'_, O> {
         let queue = &self.shared.queues[to as usize];
         let mut objects = queue.objects.lock();
         objects.push(object);
-        // Under the lock there is one sender. Release: pairs with the load in `waiting`.
+        // The lock admits one sender at a time. Release: pairs with the load in `waiting`.
         queue.sent.0.store(queue.sent.0.load(Ordering::Relaxed) + 1, Ordering::Release);
     }
     #[inline]
     fn waiting(&self, cpu: u32) -> u64 {
         let queue = &self.shared.queues[cpu as usize];
-        // What was taken first: it is never more than what was sent by then. Acquire: pairs with the stores of both.
+        // `taken` is loaded first: it is then never more than `sent`. Acquire: pairs with the stores of both.
         let taken = queue.taken.0.load(Ordering::Acquire);
         queue.sent.0.load(Ordering::Acquire) - taken
     }
     #[inline]
     fn is_finished(&self, cpu: u32) -> bool {
-        // Acquire: pairs with the store in `finish`; what was sent before is seen.
+        // Acquire: pairs with the store in `finish`; the objects that were sent before it are visible.
         self.shared.queues[cpu as usize].finished.0.load(Ordering::Acquire)
     }
     #[inline]
@@ -203,13 +203,13 @@ mod tests {
         let names = Workload::ALL.map(|(name, _)| name.split_once('=').map_or(name, |(name, _)| name));
         names.into_iter().map(|name| name.parse().unwrap())
     }
-    /// Two CPUs, or one twice.
+    /// Two CPUs; on a machine with one CPU, that one twice.
     fn two() -> [usize; 2] {
         let usable = affinity::usable();
         [usable[0], usable[usable.len() - 1]]
     }
 
-    /// Who frees what is decided by scripts alone where nobody takes what comes when it comes.
+    /// The counts are equal only for workloads in which no thread reacts to the time when another thread's object arrives.
     #[test]
     fn threads_do_the_clocks_operations_and_lose_none() {
         const EACH: u64 = 2000;

@@ -1,4 +1,5 @@
-//! The types of what pages hold, for TypeScript: `sim/web/src/story/story.ts` and `sim/web/src/scale/report.ts`.
+//! The types of the pages' data for TypeScript: `sim/web/src/story/story.ts` and
+//! `sim/web/src/scale/report.ts`.
 
 use crate::scale::{Curve, ScaleReport};
 use crate::story::{Change, Step, Story, Waiting};

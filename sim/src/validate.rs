@@ -1,15 +1,17 @@
-//! `uslab validate`: what the [clock](uslab_engine::clock) predicts, beside what threads on this machine's CPUs measure.
+//! `uslab validate`: compares predictions of the [clock](uslab_engine::clock) with measurements of threads on this machine's
+//! CPUs.
 //!
-//! Threads run the clock's own [scripts](uslab_engine::clock::Script), each on a CPU of its own, on an [`ObjectCache`] as users have
-//! it. What scripts and queues cost is part of both: each round runs the threads once more without an allocator, and the clock is
-//! told that time as work between operations, so long that without prices it comes to what these threads measured.
+//! Threads run the clock's [scripts](uslab_engine::clock::Script), each pinned to one CPU, on an ordinary [`ObjectCache`]. Both
+//! numbers contain the cost of scripts and queues: each round runs the threads once more without an allocator, and the clock gets
+//! this cost as work between operations. The amount of work is chosen such that the clock without prices gives the result of
+//! these threads.
 //!
-//! Time is CPU time of the thread that needs most of it: a thread that has to leave its CPU to others does not lose by it, as long
-//! as nobody waits for it. Everything has its turn in each round, so that what else the machine does falls on all alike. The median
-//! of the rounds counts.
+//! The time is CPU time of the thread that needs most of it: a thread that loses its CPU to another process for a while does not
+//! count as slower, unless another thread waits for it. Everything runs once in each round, so that other load on the machine
+//! affects all alike. The median of the rounds is used.
 //!
-//! With a profile that is measured here, `pairs` on one CPU says little of its own: the price of an operation on its CPU is measured
-//! with that script and with `server=16`, each less the script alone (see [`calibrate`](crate::calibrate)).
+//! With a profile that is measured here, `pairs` on one CPU is a weak check: the price of an operation on its CPU is itself
+//! measured with that script and with `server=16`, each less the script alone (see [`calibrate`](crate::calibrate)).
 
 use crate::calibrate::{Prices, middle};
 use crate::output::{Progress, table, text};
@@ -24,68 +26,68 @@ use uslab_engine::Pages;
 use uslab_engine::clock::{Profile, Workload, run};
 use uslab_engine::models::uslab::{Knobs, Uslab};
 
-/// Bytes of an object.
+/// Object size in bytes.
 const SIZE: u32 = size_of::<Object>() as u32;
 /// Operations of each CPU in a round: short, so that few rounds are interrupted.
 const OPERATIONS: u64 = 20_000;
-/// A prediction holds if it differs by so much at most.
+/// A prediction holds if its relative error is at most this.
 const WITHIN: f64 = 0.3;
-/// Workloads whose prediction may be off on CPUs that a profile is validated for.
+/// On CPU counts that a profile is validated for, the prediction of this many workloads may be off.
 const MAY_BE_OFF: usize = 1;
 
-/// How to validate.
+/// Options of the validation.
 #[derive(Debug)]
 pub struct Options {
-    /// What things cost; `None`: measured in the same rounds.
+    /// Prices; `None`: measured in the same rounds.
     pub profile: Option<Profile>,
-    /// Rounds, at least 1.
+    /// Number of rounds, at least 1.
     pub rounds: u32,
-    /// Where chance begins.
+    /// Seed of the random decisions.
     pub seed: u64,
 }
 
-/// Predictions beside measurements.
+/// Predictions and measurements.
 #[derive(Debug, Serialize)]
 pub struct ValidateReport {
-    /// What things cost, and the CPUs that this was validated for here.
+    /// The prices, with the number of CPUs that they were validated for here.
     pub profile: Profile,
-    /// Bytes of an object.
+    /// Object size in bytes.
     pub size: u32,
     /// Operations of each CPU in a round.
     pub operations_per_cpu: u64,
-    /// Rounds.
+    /// Number of rounds.
     pub rounds: u32,
-    /// Where chance began.
+    /// Seed of the random decisions.
     pub seed: u64,
-    /// By workload, then by CPUs.
+    /// The points, by workload, then by CPUs.
     pub points: Vec<Point>,
 }
 
-/// A workload on some CPUs.
+/// A workload on a number of CPUs.
 #[derive(Debug, Serialize)]
 pub struct Point {
-    /// The workload.
+    /// Name of the workload.
     pub workload: String,
-    /// CPUs.
+    /// Number of CPUs.
     pub cpus: u32,
     /// Operations in a microsecond on threads, of all CPUs together: the median of the rounds.
     pub measured: f64,
-    /// What the middle eight tenths of the rounds lie between.
+    /// Range of the middle eight tenths of the rounds.
     pub spread: [f64; 2],
-    /// The same without an allocator: the script and its queues.
+    /// Operations in a microsecond without an allocator: the script and its queues.
     pub script: f64,
-    /// What the clock says.
+    /// Operations in a microsecond that the clock predicts.
     pub predicted: f64,
-    /// Predicted, divided by measured.
+    /// `predicted` divided by `measured`.
     pub ratio: f64,
-    /// Whether that is within 30 %.
+    /// `true` if the two differ by at most 30 %.
     pub within: bool,
 }
 
 /// Runs all workloads on one CPU and on all, on threads and in the clock.
 ///
 /// # Errors
-/// There is no memory, or the clock cannot run.
+/// There is not enough memory, or the clock cannot run.
 pub fn validate(options: &Options, progress: &Progress) -> anyhow::Result<ValidateReport> {
     let usable = affinity::usable();
     let mut counts = vec![1, usable.len()];
@@ -101,7 +103,7 @@ pub fn validate(options: &Options, progress: &Progress) -> anyhow::Result<Valida
     }
     let mut prices = Prices::default();
     let stage = progress.stage("measuring", options.rounds.into());
-    // In the first round caches have the system commit their memory, for which the clock has no price. It does not count.
+    // The first round is not counted: in it the system commits the caches' memory, for which the clock has no price.
     for round in 0..=options.rounds {
         if options.profile.is_none() && round > 0 {
             prices.measure()?;
@@ -130,21 +132,21 @@ pub fn validate(options: &Options, progress: &Progress) -> anyhow::Result<Valida
     })
 }
 
-/// The largest count of CPUs up to which predictions hold.
+/// The largest number of CPUs up to which predictions hold.
 fn validated(points: &[Point], counts: &[usize]) -> u32 {
     let off = |cpus| points.iter().filter(|point| point.cpus == cpus && !point.within).count();
     let hold = counts.iter().map(|cpus| *cpus as u32).take_while(|cpus| off(*cpus) <= MAY_BE_OFF);
     hold.last().unwrap_or(0)
 }
 
-/// A workload on some CPUs, round by round in operations a microsecond.
+/// A workload on a number of CPUs, with the operations in a microsecond of each round.
 struct Trial {
     workload: Workload,
     cpus: usize,
     cache: ObjectCache<Object>,
-    /// Without an allocator,
+    /// Without an allocator.
     scripts: Vec<f64>,
-    /// and with it.
+    /// With the allocator.
     measured: Vec<f64>,
 }
 
@@ -170,7 +172,7 @@ impl Trial {
             let outcome = run::<Uslab>(&pages, Knobs::default(), &workload, profile, SIZE, OPERATIONS, seed)?;
             anyhow::Ok(outcome.operations_per_us)
         };
-        // Time is as good as proportional to the work between operations: few steps lead there.
+        // The time is nearly proportional to the work between operations, so five steps are enough.
         let free = Profile::free();
         let mut think = cpus as f64 * 1000.0 / script;
         for _ in 0..5 {
@@ -248,7 +250,7 @@ mod tests {
         let names = Workload::ALL.map(|(name, _)| name.split_once('=').map_or(name, |(name, _)| name));
         names.into_iter().map(|name| name.parse().unwrap())
     }
-    /// Where nothing costs anything, the clock comes to what the scripts alone take.
+    /// If all prices are 0, the clock's result is that of the scripts alone.
     #[test]
     fn the_clock_is_told_what_scripts_cost() {
         for workload in workloads() {

@@ -1,4 +1,5 @@
-//! Forking while other threads use the magazines: the child can go on, and misses only what those threads held.
+//! Forks while other threads use the magazines. The child can use the layer and the supplier. It misses only the rounds that
+//! those threads held.
 
 use crate::rounds::{Rng, TestRound, TestSupplier, layer, table};
 use nix::libc;
@@ -13,18 +14,18 @@ const HELD: usize = 20;
 const CAPACITY: u16 = 5;
 const ROUNDS: usize = 2000;
 
-/// Whoever has a layer has its table, too.
+/// A layer and its table, which are forked together.
 struct Both<'a>(&'a Arc<Table<Heap>>, &'a Layer<TestRound>);
 impl Fork for Both<'_> {
     unsafe fn locks(&self, rank: Rank, visit: &mut dyn FnMut(&dyn ForkLock)) {
-        // SAFETY: passed on.
+        // SAFETY: the caller keeps the contract of `Fork::locks`, which is the same for the table and the layer.
         unsafe {
             self.0.locks(rank, visit);
             self.1.locks(rank, visit);
         }
     }
     unsafe fn forget_other_threads(&self) {
-        // SAFETY: passed on.
+        // SAFETY: the caller is the only thread of a forked child and holds the locks of both.
         unsafe {
             self.0.forget_other_threads();
             self.1.forget_other_threads();
@@ -32,7 +33,7 @@ impl Fork for Both<'_> {
     }
 }
 
-/// What the child does with a layer that four threads used when it was born. `Err` says what is wrong.
+/// The child's use of a layer that four threads were using at the fork. `Err` describes a failed check.
 fn child(layer: &uslab_magazine::Layer<TestRound>, supplier: &TestSupplier) -> Result<(), &'static str> {
     let me = 100;
     let mut mine = vec![];
@@ -54,7 +55,8 @@ fn child(layer: &uslab_magazine::Layer<TestRound>, supplier: &TestSupplier) -> R
     if free.windows(2).any(|w| w[0] == w[1]) {
         return Err("a round is there twice");
     }
-    // Each thread: what it held, one round on its way, and at most a magazine; the drain: what it had taken and not given yet.
+    // A thread may lose the rounds that it held, one round in transit, and a magazine. A drain may lose the rounds that it had
+    // taken and not passed on yet.
     let lost = ROUNDS - free.len();
     let taken = layer.config().most_rounds(layer.cpus()) as usize;
     if lost > WORKERS * (HELD + 1 + usize::from(CAPACITY)) + taken {
@@ -101,14 +103,14 @@ fn the_child_of_a_busy_process_goes_on() {
                 let free = supplier.free.lock();
                 // SAFETY: `after_fork_in_parent` and `after_fork_in_child` follow.
                 unsafe { both.before_fork() };
-                // SAFETY: the child uses the layer and the supplier, whose locks this thread holds, and the libc's
-                // allocator, which a fork leaves in order; then it ends without unwinding.
+                // SAFETY: the child uses the layer and the supplier, whose locks this thread holds, and libc's allocator, which
+                // is usable after a fork; then it exits without unwinding.
                 match unsafe { fork() }.expect("a fork") {
                     ForkResult::Child => {
-                        // SAFETY: `fork` copied this thread, which is alone.
+                        // SAFETY: `fork` copied only this thread.
                         unsafe { both.after_fork_in_child() };
                         drop(free);
-                        // SAFETY: an alarm ends a child that waits for ever.
+                        // SAFETY: sets an alarm, which ends a child that hangs.
                         unsafe { libc::alarm(20) };
                         let outcome = uslab_magazine::sync::catch_panic(|| child(&layer, &supplier));
                         let code = match outcome {
@@ -119,7 +121,7 @@ fn the_child_of_a_busy_process_goes_on() {
                             }
                             Err(_) => 2,
                         };
-                        // SAFETY: ends the child at once.
+                        // SAFETY: ends the child immediately.
                         unsafe { libc::_exit(code) }
                     }
                     ForkResult::Parent { child } => {

@@ -7,6 +7,6 @@ mod rounds;
 mod magazines;
 mod subsystem;
 
-/// One test at a time: a child has none of the other's threads, and would wait for ever for a lock that they hold.
+/// Held by the test that runs. Forking while another test runs would leave the child with locks whose holders do not exist there.
 #[allow(clippy::disallowed_types)]
 static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());

@@ -1,4 +1,4 @@
-//! Forking while other threads use a whole subsystem: the child goes on with all of it, and its census says what it lost.
+//! Forks while other threads use a whole subsystem. The child can use all of it, and its census reports what was lost.
 
 use crate::rounds::Rng;
 use nix::libc;
@@ -14,17 +14,17 @@ use uslab_magazine::sync::catch_panic;
 use uslab_magazine::sync::{AtomicBool, Mutex, Ordering::Relaxed};
 
 const WORKERS: u64 = 4;
-/// Pieces of memory that a worker holds.
+/// Allocations that a worker holds.
 const HELD: usize = 300;
 
-/// Small ones mostly; one in 512 above the largest block.
+/// Mostly small layouts; one in 512 is larger than the largest block.
 fn layout(dice: &mut Rng) -> Layout {
     let most = [64, 64, 500, 500, 500, 5000, 20_000, 200_000][dice.below(8)];
     let size = if dice.below(512) == 0 { 5 << 20 } else { 1 + dice.below(most) };
     Layout::from_size_align(size, 1 << dice.below(8)).unwrap()
 }
 
-/// Memory, stamped at its beginning by its owner.
+/// An allocation with the stamp that its owner wrote to its first byte.
 type Piece = (NonNull<u8>, Layout, u8);
 
 fn take(malloc: &Malloc, dice: &mut Rng, stamp: u8) -> Piece {
@@ -35,7 +35,7 @@ fn take(malloc: &Malloc, dice: &mut Rng, stamp: u8) -> Piece {
     (memory, layout, stamp)
 }
 fn give(malloc: &Malloc, (memory, layout, stamp): Piece, sized: bool) {
-    // SAFETY: taken from this malloc with this layout, and given once.
+    // SAFETY: allocated from this malloc with this layout, freed once.
     unsafe {
         assert_eq!(memory.read(), stamp, "somebody else wrote there");
         if sized { malloc.free_sized(memory, layout) } else { malloc.free(memory) }
@@ -60,13 +60,13 @@ fn work(malloc: &Malloc, cache: &KmemCache, stop: &AtomicBool, me: u64) {
     held.into_iter().for_each(|piece| give(malloc, piece, true));
 }
 
-/// What the child does with a subsystem that four threads used when it was born.
+/// The child's use of a subsystem that four threads were using at the fork.
 fn child(subsystem: &Subsystem, malloc: &Malloc, cache: &KmemCache, i: u64) {
     let mut dice = Rng(i + 1000);
     let held: Vec<_> = (0..100).map(|_| take(malloc, &mut dice, 0xc)).collect();
     let objects = cache.alloc_blocks(Gfp::ZERO, 100).expect("there is enough");
     let census = subsystem.check().expect("the books are right");
-    // A thread has at most a batch or a magazine in hand, and what it detached to shrink.
+    // Each thread holds at most a batch or a magazine, and slabs that it detached to shrink.
     assert!(census.lost_pages <= 64 * WORKERS * 16, "{census:?}");
     held.into_iter().enumerate().for_each(|(i, piece)| give(malloc, piece, i % 2 == 0));
     drop(objects);
@@ -74,7 +74,7 @@ fn child(subsystem: &Subsystem, malloc: &Malloc, cache: &KmemCache, i: u64) {
     subsystem.shrink();
     subsystem.pages().decommit();
     subsystem.check().expect("the books are right at the end");
-    // No call of the threads that are no more is waited for.
+    // This must not wait for calls of threads that the child does not have.
     drop(subsystem.observe(|_| ()).expect("a place"));
     let own = KmemCache::builder("born-late", 100).build_in(subsystem).expect("a cache");
     drop(own.alloc_block(Gfp::KERNEL));
@@ -97,16 +97,16 @@ fn the_child_of_a_busy_process_goes_on_with_the_whole_subsystem() {
             for i in 0..200 {
                 // SAFETY: `after_fork_in_parent` and `after_fork_in_child` follow.
                 unsafe { subsystem.before_fork() };
-                // SAFETY: the child uses the subsystem, whose locks this thread holds, and the libc's allocator, which a
-                // fork leaves in order; then it ends without unwinding.
+                // SAFETY: the child uses the subsystem, whose locks this thread holds, and libc's allocator, which is usable
+                // after a fork; then it exits without unwinding.
                 match unsafe { fork() }.expect("a fork") {
                     ForkResult::Child => {
-                        // SAFETY: `fork` copied this thread, which is alone.
+                        // SAFETY: `fork` copied only this thread.
                         unsafe { subsystem.after_fork_in_child() };
-                        // SAFETY: an alarm ends a child that waits for ever.
+                        // SAFETY: sets an alarm, which ends a child that hangs.
                         unsafe { libc::alarm(60) };
                         let done = catch_panic(|| child(&subsystem, &malloc, &cache, i));
-                        // SAFETY: ends the child at once.
+                        // SAFETY: ends the child immediately.
                         unsafe { libc::_exit(i32::from(done.is_err())) }
                     }
                     ForkResult::Parent { child } => {
@@ -129,8 +129,8 @@ fn the_child_of_a_busy_process_goes_on_with_the_whole_subsystem() {
     }
 }
 
-/// Runs `busy` on a thread until it calls what it is given, which waits; forks then, and runs `child` in the child, which says whether all is
-/// well there.
+/// Runs `busy` on a thread until it waits in the `Stop` that it gets, then forks and runs `child` in the child. `child` returns
+/// `true` if all its checks hold.
 fn forked_beside(subsystem: &Subsystem, busy: impl FnOnce(Stop) + Send, child: impl FnOnce() -> bool) {
     let _alone = crate::ALONE.lock();
     let stop = Stop::default();
@@ -140,15 +140,16 @@ fn forked_beside(subsystem: &Subsystem, busy: impl FnOnce(Stop) + Send, child: i
         stop.until_it_waits();
         // SAFETY: `after_fork_in_parent` and `after_fork_in_child` follow.
         unsafe { subsystem.before_fork() };
-        // SAFETY: the child uses the subsystem, and the libc's allocator, which a fork leaves in order; then it ends without unwinding.
+        // SAFETY: the child uses the subsystem, and libc's allocator, which is usable after a fork; then it exits without
+        // unwinding.
         let ended = match unsafe { fork() }.expect("a fork") {
             ForkResult::Child => {
-                // SAFETY: `fork` copied this thread, which is alone.
+                // SAFETY: `fork` copied only this thread.
                 unsafe { subsystem.after_fork_in_child() };
-                // SAFETY: an alarm ends a child that waits for ever.
+                // SAFETY: sets an alarm, which ends a child that hangs.
                 unsafe { libc::alarm(20) };
                 let is_well = catch_panic(child);
-                // SAFETY: ends the child at once.
+                // SAFETY: ends the child immediately.
                 unsafe { libc::_exit(i32::from(!is_well.unwrap_or(false))) }
             }
             ForkResult::Parent { child } => {
@@ -162,7 +163,7 @@ fn forked_beside(subsystem: &Subsystem, busy: impl FnOnce(Stop) + Send, child: i
         assert_eq!(status, well);
     });
 }
-/// Where a thread waits for another one.
+/// A point at which one thread waits until another releases it.
 #[derive(Clone, Default)]
 struct Stop(Arc<[AtomicBool; 2]>);
 impl Stop {
@@ -183,7 +184,7 @@ fn until(set: &AtomicBool) {
     }
 }
 
-/// A call that another thread is in when a process forks ends in the parent only.
+/// An observer call of another thread, in progress at the fork, ends only in the parent.
 #[test]
 fn a_child_waits_for_no_observer_that_another_thread_is_in() {
     let subsystem = Subsystem::new(Config::new(PageConfig::default_for(Cpus::os()))).unwrap();
@@ -202,14 +203,14 @@ fn a_child_waits_for_no_observer_that_another_thread_is_in() {
     forked_beside(&subsystem, busy, child);
 }
 
-/// A drain that another thread is in when a process forks keeps no stack closed in the child.
+/// A drain of another thread, in progress at the fork, leaves no stack closed in the child.
 #[test]
 fn a_child_keeps_what_it_frees_beside_a_drain_of_another_thread() {
     for cpus in [Cpus::os(), Cpus::os().claimed()] {
         let subsystem = Subsystem::new(Config::new(PageConfig::default_for(cpus))).unwrap();
         let place = Arc::new(Mutex::new(None::<Stop>));
         let stops = place.clone();
-        // The end of a slab that the drain made empty.
+        // The destructor of an object of a slab that the drain emptied.
         let dtor = move |_: &mut [u8]| {
             let stop = stops.lock().take();
             stop.iter().for_each(Stop::wait);
@@ -230,7 +231,8 @@ fn a_child_keeps_what_it_frees_beside_a_drain_of_another_thread() {
     }
 }
 
-/// Once the check of the lock order, in debug builds, compared the locks of the one with those of the other, and ended the program.
+/// Regression test: in debug builds the check of the lock order compared the locks of one subsystem with the other's, and aborted
+/// the program.
 #[test]
 fn two_subsystems_are_held_for_one_fork() {
     let _alone = crate::ALONE.lock();
@@ -238,7 +240,7 @@ fn two_subsystems_are_held_for_one_fork() {
     let both = [(); 2].map(|()| Subsystem::new(Config::new(pages())).unwrap());
     let caches =
         both.each_ref().map(|subsystem| KmemCache::builder("object", 200).build_in(subsystem).unwrap());
-    // SAFETY: the thread decides not to fork.
+    // SAFETY: no fork happens in between; this thread releases the locks.
     unsafe {
         both.iter().for_each(|subsystem| subsystem.before_fork());
         both.iter().for_each(|subsystem| subsystem.after_fork_in_parent());

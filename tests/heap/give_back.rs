@@ -1,5 +1,5 @@
-//! Memory that was freed goes back to the system although blocks of pages are partly in use; with a thread of the allocator's,
-//! without anybody calling. Each test is alone in a process whose heap is `Uslab`.
+//! Freed memory is returned to the system although blocks of pages are partly in use. With the allocator's thread, no call is
+//! needed. Each test runs alone in a process whose heap is `Uslab`.
 #![cfg(all(target_os = "linux", not(uslab_heap)))]
 
 use crate::process;
@@ -11,7 +11,7 @@ use uslab::{Config, ObjectCache, ReaperThread, Subsystem, Uslab};
 
 const MIB: u64 = 1 << 20;
 
-/// Runs a test of below alone in a process, with options of the heap.
+/// Runs a test of this file alone in a process, with options of the heap.
 #[track_caller]
 fn alone(test: &str, options: &str) {
     process::alone(&format!("give_back::{test}"), &format!("USLAB_OPTIONS={options}"));
@@ -21,7 +21,7 @@ fn alone(test: &str, options: &str) {
 fn resident() -> u64 {
     process::resident() as u64
 }
-/// Bytes of the allocator's pages that may be backed.
+/// Bytes of the allocator's pages that may be backed by memory.
 fn backed() -> u64 {
     Uslab.info().unwrap().pages.backed_bytes()
 }
@@ -30,7 +30,7 @@ fn random(state: &mut u64) -> usize {
     (*state >> 33) as usize
 }
 
-/// 20,000 vectors of four sizes, made and replaced at random places: some 250 MiB.
+/// 20,000 vectors of four sizes, created and replaced at random indices: some 250 MiB.
 fn load() -> Vec<Vec<u8>> {
     let mut vectors: Vec<Vec<u8>> = (0..20_000).map(|_| Vec::new()).collect();
     let mut state = 1;
@@ -45,7 +45,7 @@ fn load() -> Vec<Vec<u8>> {
 
 #[test]
 fn mixed_sizes_go_back_after_two_intervals() {
-    // The checks of a debug build keep a byte for each word.
+    // The checks of a debug build keep a byte for each word, so they are off.
     alone("child_of_two_intervals", "check=0");
 }
 #[test]
@@ -55,7 +55,7 @@ fn child_of_two_intervals() {
     let (loaded, most) = (resident(), backed());
     assert!(loaded > 200 * MIB && most > 200 * MIB, "{loaded} {most}");
     drop(vectors);
-    // What frees alone leave: the bound, what is in use by the program, and what CPUs keep.
+    // Frees alone leave this much: the bound, what the program uses, and what CPUs keep.
     let (left, info) = (backed(), Uslab.info().unwrap().pages);
     let used = (info.allocated() + info.per_cpu()) * 4096;
     println!(
@@ -88,7 +88,7 @@ fn child_of_scattered_objects() {
     let mut objects: Vec<Box<[u64; 8]>> = (0..1_000_000_u64).map(|n| Box::new([n; 8])).collect();
     let most = backed() - before;
     assert!(most >= 60 * MIB, "{most}");
-    // One of each thousand; the rest, and the vector, goes.
+    // Keeps one object in a thousand; the others and the vector are freed.
     let kept: Vec<_> = (0..1000).map(|n| objects.swap_remove(n * 999)).collect();
     drop(objects);
     for _ in 0..4 {
@@ -101,7 +101,7 @@ fn child_of_scattered_objects() {
     Uslab.check().unwrap().unwrap();
 }
 
-/// Until it is so: no time is asserted.
+/// Waits until `so` returns `true`. The minute's limit only ends a failing test: no time is asserted.
 #[track_caller]
 fn wait(what: &str, so: impl Fn() -> bool) {
     for _ in 0..6000 {
@@ -122,7 +122,7 @@ fn a_thread_gives_back_without_being_called_and_sleeps() {
 fn child_of_a_thread() {
     let reaper = || Uslab.reaper().unwrap();
     assert_eq!((reaper().thread, reaper().interval_ms), (ReaperThread::Wanted, 20), "it is too small yet");
-    // What the environment says is stronger.
+    // The value of the environment wins.
     Uslab.reap_every(Duration::from_secs(3600));
     assert_eq!(reaper().interval_ms, 20);
     for _ in 0..2 {
@@ -161,7 +161,7 @@ fn child_of_freed_mappings() {
         assert!(used >= 100 * MIB && most >= used, "{used} {most}");
         drop(buffers);
         wait("freed mappings are given back", || huge() == (0, 0));
-        // A mapping is unmapped when it is not counted any more.
+        // A mapping is counted until it is unmapped, so the memory follows the count.
         wait("and their memory", || resident() < before + 10 * MIB);
         wait("it sleeps", || reaper().thread == ReaperThread::Asleep);
     }
@@ -189,7 +189,7 @@ fn child_of_a_fork_with_freed_mappings() {
     let held = fill(1, 6 << 20);
     drop(fill(2, 20 << 20));
     assert_eq!(huge().1, 20 * MIB);
-    // SAFETY: the allocator's handlers leave it in order; the child uses nothing else, and ends at once.
+    // SAFETY: the allocator's handlers keep it usable in the child; the child uses nothing else and exits immediately.
     match unsafe { fork() }.unwrap() {
         ForkResult::Child => {
             let kept = huge().1 == 20 * MIB;
@@ -198,7 +198,7 @@ fn child_of_a_fork_with_freed_mappings() {
             let right = own.iter().all(|byte| *byte == 3) && zero.iter().all(|byte| *byte == 0);
             drop((own, zero));
             let whole = Uslab.check().unwrap().is_ok() && huge().1 == 20 * MIB && Uslab.release() >= 20 << 20;
-            // SAFETY: ends the child at once.
+            // SAFETY: ends the child immediately.
             unsafe { nix::libc::_exit(i32::from(!kept) + 2 * i32::from(!right) + 4 * i32::from(!whole)) }
         }
         ForkResult::Parent { child } => {
@@ -230,10 +230,10 @@ fn child_with_few_addresses() {
     drop(vec![1_u8; 20 << 20]);
     drop(vec![1_u8; 30 << 20]);
     assert_eq!(huge(), (0, 50 * MIB), "the limit was set later, and is not asked for");
-    // A request that the limit refuses gets what is kept; from then on the limit is known.
+    // The limit refuses this request until kept mappings are released. From then on the limit is known.
     drop(vec![1_u8; 90 << 20]);
     assert_eq!(huge(), (0, 0));
-    // A quarter of 100 MiB.
+    // The bound is a quarter of 100 MiB.
     drop(vec![1_u8; 20 << 20]);
     assert_eq!(huge(), (0, 20 * MIB));
     drop(vec![1_u8; 30 << 20]);
@@ -241,7 +241,7 @@ fn child_with_few_addresses() {
     Uslab.check().unwrap().unwrap();
 }
 
-/// The child of a fork has no such thread, and starts another one.
+/// The child of a fork has no reaper thread, and starts one.
 #[test]
 fn the_child_of_a_fork_starts_its_own_thread() {
     alone("child_of_a_fork", "reap=20");
@@ -255,7 +255,7 @@ fn child_of_a_fork() {
     let reaper = || Uslab.reaper().unwrap();
     assert_ne!(reaper().thread, ReaperThread::Wanted);
     for _ in 0..3 {
-        // SAFETY: the allocator's handlers leave it in order; the child uses nothing else, and ends at once.
+        // SAFETY: the allocator's handlers keep it usable in the child; the child uses nothing else and exits immediately.
         match unsafe { fork() }.unwrap() {
             ForkResult::Child => {
                 let wanted = reaper().thread == ReaperThread::Wanted;
@@ -264,7 +264,7 @@ fn child_of_a_fork() {
                 let most = backed();
                 drop(more);
                 wait("the child's memory is given back", || backed() < most - 100 * MIB);
-                // SAFETY: ends the child at once.
+                // SAFETY: ends the child immediately.
                 unsafe { nix::libc::_exit(i32::from(!wanted) + 2 * i32::from(!running)) }
             }
             ForkResult::Parent { child } => {
@@ -276,7 +276,7 @@ fn child_of_a_fork() {
     drop(vectors);
 }
 
-/// Frees go on to give back what is above the bound, and it is tried again at twice the size.
+/// Without a reaper thread, frees still return what exceeds the bound, and starting the thread is tried again at twice the size.
 #[test]
 fn without_a_thread_it_says_so_and_goes_on() {
     alone("child_without_threads", "reap=20");
@@ -284,7 +284,7 @@ fn without_a_thread_it_says_so_and_goes_on() {
 #[test]
 #[ignore = "run by the test above"]
 fn child_without_threads() {
-    // A stack of 2 MiB does not fit; what the allocator needs is reserved already, and committed inside of it.
+    // A stack of 2 MiB does not fit under the limit. The allocator's addresses are reserved already, and it commits inside them.
     let reaper = || Uslab.reaper().unwrap();
     assert_eq!(reaper().thread, ReaperThread::Wanted);
     let taken = {
@@ -292,7 +292,7 @@ fn child_without_threads() {
         statm.split(' ').next().unwrap().parse::<u64>().unwrap() * 4096
     };
     nix::sys::resource::setrlimit(nix::sys::resource::Resource::RLIMIT_AS, taken, taken + (1 << 40)).unwrap();
-    // No piece of more than 4 MiB, which would be a mapping of its own.
+    // No allocation exceeds 4 MiB: a larger one would get a separate mapping.
     let some = |_| (0..1000).map(|n| vec![1; 100 + n]).collect();
     let vectors: Vec<Vec<Vec<u8>>> = (0..200).map(some).collect();
     let info = reaper();
@@ -311,7 +311,7 @@ fn a_million_objects_of_a_cache_go_back() {
 #[test]
 #[ignore = "run by the test above"]
 fn child_of_a_million() {
-    // What frees leave depends on how many CPUs have taken part.
+    // How much frees leave depends on the number of CPUs that took part, so this runs on one.
     let mut here = CpuSet::new();
     here.set(sched_getcpu().unwrap()).unwrap();
     sched_setaffinity(Pid::from_raw(0), &here).unwrap();
@@ -323,7 +323,7 @@ fn child_of_a_million() {
     assert!(most > 60 * MIB, "{most}");
     drop(objects);
     let left = backed();
-    // What frees alone leave: the bound, and slabs and pages that magazines keep.
+    // Frees alone leave this much: the bound, and the slabs and pages that magazines keep.
     assert!(left <= KEEP_FREE as u64 + 3 * MIB, "{left} bytes are left");
     subsystem.end_interval();
     subsystem.end_interval();
@@ -335,7 +335,7 @@ fn child_of_a_million() {
         now >> 10
     );
     assert!(now <= 4 * MIB, "{now} bytes are left");
-    // In random order the last ones that magazines keep lie on nearly all slabs.
+    // In random order, the objects that magazines keep at the end are spread over nearly all slabs.
     let mut objects: Vec<_> = (0..1_000_000).map(|_| cache.alloc().unwrap()).collect();
     let mut state = 1;
     (1..objects.len()).for_each(|i| objects.swap(i, random(&mut state) % (i + 1)));
@@ -368,13 +368,14 @@ fn child_of_a_subsystems_thread() {
     drop(objects);
     wait("all of it is given back", || subsystem.info().pages.backed_bytes() <= MIB);
     wait("it sleeps", || subsystem.info().reaper.thread == ReaperThread::Asleep);
-    // Asleep or not, it does not outlive them.
+    // The thread exits with its subsystem, asleep or not.
     drop(cache);
     drop(subsystem);
     wait("the thread has ended", || threads() == 0);
 }
 
-/// Once each byte was written: ten times as many blocks took 922, 1,222 and 257 MiB. Now they take 23, 23 and 15, most of it for page descriptors.
+/// Regression test: each byte was written, and ten times as many blocks took 922, 1,222 and 257 MiB. Now they take 23, 23 and 15
+/// MiB, most of it for page descriptors.
 #[test]
 fn zeroed_memory_that_nobody_has_used_is_not_written() {
     alone("child_of_zeroed_memory", "check=0");
@@ -390,7 +391,7 @@ fn child_of_zeroed_memory() {
         assert!(grown < most, "{count} blocks of {size} bytes: {grown}");
         assert!(held.iter().all(|block| block[0] == 1 && block[1..].iter().all(|byte| *byte == 0)));
         drop(held);
-        // What was used is written before it is zero again.
+        // Memory that was in use is written again to zero it.
         assert!((0..count).all(|_| vec![0_u8; size].iter().all(|byte| *byte == 0)));
         Uslab.release();
     }

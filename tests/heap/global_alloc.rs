@@ -1,4 +1,4 @@
-//! A program whose heap is `Uslab`: threads, destructors of thread-locals, forks, sizes of all kinds.
+//! A program whose heap is `Uslab`: threads, destructors of thread-locals, forks, and all sizes.
 
 use crate::process::alone;
 use nix::libc;
@@ -25,7 +25,7 @@ fn what_a_program_allocates_comes_here() {
     assert!(boxes.iter().all(|boxed| usable(boxed) == 8));
 }
 
-/// Allocates when its thread ends, after all that the thread did.
+/// A thread-local whose destructor allocates, after everything else that the thread did.
 struct Last(Vec<String>);
 impl Drop for Last {
     fn drop(&mut self) {
@@ -58,7 +58,7 @@ fn every_size_and_alignment_is_allocated_resized_and_freed() {
     for size in [1, 7, 8, 9, 100, 4096, 8192, 8193, 100_000, 4 << 20, 5 << 20] {
         for align in [1, 8, 16, 64, 4096, 1 << 20] {
             let layout = Layout::from_size_align(size, align).unwrap();
-            // SAFETY: each is used as long and as large as it was asked for, and freed by its last layout.
+            // SAFETY: each block is used within its layout, and freed with its last layout.
             unsafe {
                 let zeroed = alloc_zeroed(layout);
                 assert!(zeroed.addr().is_multiple_of(align));
@@ -80,7 +80,7 @@ fn every_size_and_alignment_is_allocated_resized_and_freed() {
     }
 }
 
-/// Alone in its process: what other tests hold would keep blocks from going back.
+/// Runs alone in its process: objects of other tests would keep blocks from being returned.
 #[test]
 fn a_burst_goes_back_to_the_system_by_itself() {
     alone("global_alloc::child_of_a_burst", "");
@@ -96,14 +96,14 @@ fn child_of_a_burst() {
     assert!(most > before + (256 << 20), "{before} {most}");
     drop(burst);
     let left = backed();
-    // Of blocks from which CPUs and depots keep an object only the free pages go back.
+    // A block of which CPUs or depots keep an object is only partly returned: its free pages.
     assert!(left < most - (128 << 20), "{left} of {most} are left, {before} before");
 }
 
 #[test]
 fn what_cannot_be_had_is_null() {
     for size in [1 << 47, isize::MAX as usize - 15] {
-        // SAFETY: the layout is not empty; nothing is used.
+        // SAFETY: the layout is not empty, and the memory is not used.
         let memory = std::hint::black_box(unsafe { alloc(Layout::from_size_align(size, 16).unwrap()) });
         assert!(memory.is_null());
         let mut vec: Vec<u8> = vec![1];
@@ -132,10 +132,10 @@ fn children_allocate_while_their_parents_threads_do() {
             });
         }
         for i in 0..200 {
-            // SAFETY: the handlers of the allocator leave it in order; the child uses nothing else, and ends at once.
+            // SAFETY: the allocator's handlers keep it usable in the child; the child uses nothing else and exits immediately.
             match unsafe { fork() }.expect("a fork") {
                 ForkResult::Child => {
-                    // SAFETY: an alarm ends a child that waits for ever.
+                    // SAFETY: sets an alarm, which ends a child that hangs.
                     unsafe { libc::alarm(60) };
                     let texts: Vec<String> = (0..1000).map(|n| format!("{n}")).collect();
                     let good = texts.iter().map(String::len).sum::<usize>() == 2890;
@@ -145,7 +145,7 @@ fn children_allocate_while_their_parents_threads_do() {
                         eprintln!("fork {i}: {violation}");
                     }
                     let checked = checked.is_some_and(|census| census.is_ok());
-                    // SAFETY: ends the child at once.
+                    // SAFETY: ends the child immediately.
                     unsafe { libc::_exit(i32::from(!good) + 2 * i32::from(!checked)) }
                 }
                 ForkResult::Parent { child } => {
@@ -161,7 +161,7 @@ fn children_allocate_while_their_parents_threads_do() {
     });
 }
 
-/// Object caches are in another subsystem than what the program allocates, and reports tell them apart.
+/// Object caches belong to another subsystem than the program's heap, and reports distinguish the two.
 #[test]
 fn the_heaps_of_a_process_are_told_apart() {
     let cache = uslab::ObjectCache::builder("told-apart").ctor(|| 0_u64).build().unwrap();
@@ -176,7 +176,8 @@ fn the_heaps_of_a_process_are_told_apart() {
     drop(object);
 }
 
-/// The census counted a cache's slabs, allocated the cache's name, and found a slab too many: the name's own.
+/// Regression test: the census counted a cache's slabs, then allocated the cache's name, and found one slab more than it had
+/// counted: the slab of that name.
 #[test]
 fn a_census_does_not_find_its_own_allocations() {
     alone("global_alloc::child_of_a_census", "");
@@ -184,7 +185,7 @@ fn a_census_does_not_find_its_own_allocations() {
 #[test]
 #[ignore = "run by the test above"]
 fn child_of_a_census() {
-    // Some time all slabs of the names' size are full, and the next object of it makes one.
+    // At some point all slabs of the names' size class are full, and the next name needs a new one.
     let mut held = Vec::with_capacity(600);
     for n in 0..600_u64 {
         held.push(Box::new([n; 2]));

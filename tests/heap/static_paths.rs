@@ -1,11 +1,12 @@
-//! Which inlined paths serve the process's malloc, and that each of them does.
+//! Tests which inlined paths serve the process's malloc, and that each one works.
 
 use crate::process::alone;
 use std::alloc::{Layout, alloc, dealloc};
 use uslab::Uslab;
 use uslab_magazine::{Cpus, Mechanism};
 
-/// Allocates and frees objects of many sizes in several threads; the main thread frees the rest. No object is handed out twice.
+/// Allocates and frees objects of many sizes in several threads; the main thread frees those that are left. No object is
+/// allocated twice.
 fn used() {
     let threads: Vec<_> = (1..=4_u8)
         .map(|own| {
@@ -13,10 +14,10 @@ fn used() {
                 let mut held = Vec::new();
                 for round in 0..500_usize {
                     let layout = Layout::from_size_align(1 + round * 137 % 40_000, 1 << (round % 7)).unwrap();
-                    // SAFETY: of no size is 0; what was allocated is written within its layout.
+                    // SAFETY: no layout has size 0; the memory is written within its layout.
                     let memory = unsafe { alloc(layout) };
                     assert!(!memory.is_null() && memory.addr().is_multiple_of(layout.align()));
-                    // SAFETY: as above.
+                    // SAFETY: `memory` was just allocated with this layout.
                     unsafe { memory.write_bytes(own, layout.size()) };
                     held.push((memory.addr(), layout));
                     if round % 3 > 0 {
@@ -54,11 +55,11 @@ fn sequences_serve() -> bool {
 fn static_paths_serve_where_restartable_sequences_do() {
     alone("static_paths::child_as_it_is", "USLAB_OPTIONS=check=0");
     alone("static_paths::child_without", "USLAB_RSEQ=off USLAB_OPTIONS=check=0");
-    // Threads are registered by this library.
+    // The library registers the threads instead of the C library.
     alone("static_paths::child_as_it_is", "GLIBC_TUNABLES=glibc.pthread.rseq=0 USLAB_OPTIONS=check=0");
-    // Each free is looked at.
+    // The malloc checks each free, so static paths are closed.
     alone("static_paths::child_without", "USLAB_OPTIONS=check=1");
-    // Sequences serve, but pages have fewer addresses: the malloc's own paths.
+    // Sequences serve, but the limit leaves pages fewer addresses: the malloc's own paths serve.
     alone("static_paths::child_without", &format!("ulimit -v {} && USLAB_OPTIONS=check=0", 8 << 20));
 }
 #[test]
@@ -72,7 +73,7 @@ fn child_without() {
     assert!(!static_paths_serve());
 }
 
-/// What has been allocated by static paths is freed by others.
+/// Objects allocated on static paths are freed on the other paths.
 #[test]
 fn static_paths_close_when_pages_lose_addresses() {
     alone("static_paths::child_that_limits_itself", "USLAB_OPTIONS=check=0");
@@ -89,7 +90,7 @@ fn child_that_limits_itself() {
     assert!(!static_paths_serve());
 }
 
-/// A cache of the program is of another table: it does not take the words of the malloc's.
+/// A cache of the program belongs to another table. It does not use the malloc's per-CPU words.
 #[test]
 fn caches_of_the_program_have_words_of_their_own() {
     alone("static_paths::child_with_a_cache", "USLAB_OPTIONS=check=0");

@@ -1,15 +1,16 @@
-//! Prometheus' text format 0.0.4, read strictly: what a server would take, and what its linter asks for.
+//! A strict reader of Prometheus' text format 0.0.4: it accepts what a server accepts and its linter does not
+//! criticise.
 
 use std::collections::BTreeMap;
 
-/// The series of a text, by name and labels as they stand there.
+/// The values of a text by series: name and labels as the text has them.
 ///
 /// # Errors
-/// The first line that is not as it should be.
+/// Names the first line that is not valid.
 pub(crate) fn read(text: &str) -> Result<BTreeMap<String, f64>, String> {
     let mut series = BTreeMap::new();
     let mut types: BTreeMap<String, String> = BTreeMap::new();
-    // The metric whose lines these are, and how far its head has come.
+    // The metric whose lines follow: `helped` after its HELP line, `typed` after its TYPE line.
     let (mut helped, mut typed) = (String::new(), String::new());
     if !text.ends_with('\n') {
         return Err("the last line does not end".to_owned());
@@ -58,7 +59,7 @@ fn is_name(name: &str) -> bool {
         && bytes.all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
 }
 
-/// `{a="b",c="d"}`; a name comes once.
+/// Parses `{a="b",c="d"}`. Each name may occur once.
 pub(crate) fn read_labels(text: &str) -> Option<BTreeMap<String, String>> {
     let mut rest = text.strip_prefix('{')?;
     let mut labels = BTreeMap::new();

@@ -1,17 +1,18 @@
-//! Whether a history of concurrent operations is linearizable: whether each can be thought to happen at one moment between its call
-//! and its return, so that a sequential specification allows all results.
+//! Checks that a history of concurrent operations is linearizable: each operation can be assigned one point in time between its
+//! call and its return, so that a sequential specification allows all results in that order.
 //!
-//! Wing and Gong's search (1993) with Lowe's memory of what was tried (2017): a state of the specification behind the same set of
-//! operations is searched once. A history of independent objects is checked one object at a time, which is the same by locality
-//! (Herlihy and Wing 1990): [`check_each`].
+//! The search is Wing and Gong's (1993) with Lowe's cache of visited states (2017): a state of the specification after the same
+//! set of operations is searched once. A history of independent objects is checked one object at a time, which is equivalent by
+//! locality (Herlihy and Wing 1990): see [`check_each`].
 //!
-//! `uslab-magazine` and `uslab` include this file, too, for histories of schedules: so it names what is above it.
+//! `uslab-magazine` and `uslab` also include this file, for histories of schedules; so it imports from the
+//! module that includes it.
 
 use super::sync::{AtomicU64, Mutex, Ordering::SeqCst, thread::yield_now};
 use std::collections::{BTreeMap, HashSet};
 use std::hash::Hash;
 
-/// An operation with its result, and when it was called and had returned.
+/// An operation with its result, and the clock's values at its call and after its return.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Call<O> {
     pub(crate) called: u64,
@@ -19,28 +20,28 @@ pub(crate) struct Call<O> {
     pub(crate) op: O,
 }
 
-/// What is allowed, one operation after the other.
+/// A sequential specification.
 pub(crate) trait Spec: Clone + Eq + Hash {
     type Op;
-    /// Does it, if its result is allowed now.
+    /// Applies `op` and returns `true` if its result is allowed in this state.
     fn allows(&mut self, op: &Self::Op) -> bool;
 }
 
 /// Checks a history against a specification.
 ///
 /// # Errors
-/// The call that no order explains beside the longest run of calls that one does.
+/// The index of the call that cannot follow the longest valid order that was found.
 pub(crate) fn check<S: Spec>(start: &S, history: &[Call<S::Op>]) -> Result<(), usize> {
     let mut order: Vec<usize> = (0..history.len()).collect();
     order.sort_by_key(|i| history[*i].called);
     let mut done = vec![0_u64; history.len().div_ceil(64)];
     let is_done = |done: &[u64], at: usize| done[at / 64] >> (at % 64) & 1 == 1;
-    // The way to where the search is: which call was tried last at each depth, and the state before it.
+    // The path to the current search node: for each depth the call tried last, and the state before it.
     let mut way: Vec<(usize, S)> = vec![];
     let (mut state, mut next, mut tried) = (start.clone(), 0, HashSet::new());
     let (mut deepest, mut culprit) = (0, 0);
     loop {
-        // The calls that may be first of those that are left: they were called before any of these returned.
+        // Calls that may come first among the remaining ones: those called before any remaining one returned.
         let mut first_return = u64::MAX;
         let mut found = None;
         for at in 0..order.len() {
@@ -85,7 +86,7 @@ pub(crate) fn check<S: Spec>(start: &S, history: &[Call<S::Op>]) -> Result<(), u
 /// Checks a history object by object.
 ///
 /// # Errors
-/// The object whose history no order explains, and the call.
+/// The object whose history has no valid order, and the call as in [`check`].
 pub(crate) fn check_each<S: Spec, K: Ord>(
     start: &S,
     history: &[Call<S::Op>],
@@ -103,7 +104,7 @@ where
     Ok(())
 }
 
-/// An object that is somebody's or free: what its owners do with it.
+/// An object that is owned or free, with the operations of its owners.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Object {
     pub(crate) owned: bool,
@@ -128,7 +129,7 @@ impl Spec for Object {
     }
 }
 
-/// Takes down what threads do.
+/// Records the calls of threads.
 pub(crate) struct Recorder<O> {
     clock: AtomicU64,
     calls: Mutex<Vec<Call<O>>>,
@@ -138,13 +139,14 @@ impl<O> Recorder<O> {
     pub(crate) fn new() -> Self {
         Self { clock: AtomicU64::new(0), calls: Mutex::new(vec![]) }
     }
-    /// Runs `call`, and notes what `op` makes of its result, if anything. Others come between now and then.
+    /// Runs `call`, and records the operation that `op` derives from its result, if any. Every fifth call yields, so that calls
+    /// overlap.
     pub(crate) fn call<R, N: Into<Option<O>>>(
         &self,
         call: impl FnOnce() -> R,
         op: impl FnOnce(&R) -> N,
     ) -> R {
-        // SeqCst: a clock that all threads agree on; an operation does not leave the span that is noted.
+        // SeqCst: one clock on which all threads agree; no part of the operation moves out of the recorded interval.
         let called = self.clock.fetch_add(1, SeqCst);
         let between = called.is_multiple_of(5);
         if between {
@@ -168,7 +170,7 @@ impl<O> Recorder<O> {
 mod tests {
     use super::*;
 
-    /// A register: written, or read.
+    /// A register that is written and read.
     #[derive(Clone, PartialEq, Eq, Hash)]
     struct Register(u32);
     #[derive(Clone, Copy, Debug)]
@@ -199,7 +201,7 @@ mod tests {
         let good: [&[_]; 4] = [
             &[],
             &[(0, 1, Write(1)), (2, 3, Read(1))],
-            // A read beside the write may see either; then one that follows sees the new one.
+            // A read concurrent with the write may return either value; a read after that one returns the new value.
             &[(0, 9, Write(1)), (1, 2, Read(0)), (3, 4, Read(1)), (5, 6, Read(1))],
             &[(0, 5, Write(1)), (1, 6, Write(2)), (7, 8, Read(1)), (9, 10, Read(1))],
         ];
@@ -209,7 +211,7 @@ mod tests {
         let bad: [(&[_], usize); 4] = [
             (&[(0, 1, Read(1))], 0),
             (&[(0, 1, Write(1)), (2, 3, Read(0))], 1),
-            // New, and then old again.
+            // Reads of the new value and then of the old one.
             (&[(0, 9, Write(1)), (1, 2, Read(1)), (3, 4, Read(0))], 2),
             (&[(0, 5, Write(1)), (1, 6, Write(2)), (7, 8, Read(1)), (9, 10, Read(2))], 3),
         ];
@@ -218,7 +220,7 @@ mod tests {
         }
     }
 
-    /// Without a memory of what was tried this would not end.
+    /// Without the cache of visited states this search would not end.
     #[test]
     fn hundreds_of_calls_that_overlap_are_checked() {
         let calls = |last: u32| {

@@ -1,12 +1,12 @@
-//! Tests in processes of their own: what is measured or limited there is of one test alone.
+//! Runs tests in separate processes, so that what is measured or limited there concerns one test.
 
-// Not every target uses all of it.
+// Not every target uses every function.
 #![allow(dead_code)]
 
 use std::process::Command;
 
-/// Runs `test` of this program, by its whole name, in a process of its own. `before` is what a shell has in front of it: limits,
-/// or variables. What the process said.
+/// Runs the test with the full name `test` in a separate process of this program. `before` precedes the command in a shell:
+/// limits or variables. Returns what the process printed.
 #[track_caller]
 pub(crate) fn alone(test: &str, before: &str) -> String {
     let script = format!("{before} exec \"$0\" --exact {test} --include-ignored --nocapture");
@@ -24,7 +24,8 @@ pub(crate) fn resident() -> usize {
     statm.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4096
 }
 
-/// Whether this process is there for `test` alone. If not, the test has passed in one that is when this returns.
+/// Returns `true` if this process runs `test` alone. Otherwise it runs the test in such a process, and returns `false` when it
+/// has passed there.
 #[track_caller]
 pub(crate) fn is_alone(test: &str) -> bool {
     let variable = "USLAB_TEST_ALONE";

@@ -1,4 +1,4 @@
-//! Rounds that are stamped and counted: what stress tests of the magazines hand around.
+//! Rounds that are stamped and counted, for stress tests of the magazines.
 
 use uslab_magazine::sync::{Arc, AtomicU64, Mutex, Ordering::AcqRel, Ordering::Relaxed};
 use uslab_magazine::{Config, Cpus, Heap, Layer, Operation, Path, Round, Supplier, Table, sync};
@@ -7,7 +7,7 @@ use uslab_magazine::{Config, Cpus, Heap, Layer, Operation, Path, Round, Supplier
 mod test_round;
 pub(crate) use test_round::{TestRound, table};
 
-/// All rounds: the free ones, and the stamp of each: who has it, 0 for nobody.
+/// The free rounds, and for each round the stamp of its owner, 0 if it has none.
 pub(crate) struct TestSupplier {
     pub(crate) free: Mutex<Vec<usize>>,
     stamps: Vec<AtomicU64>,
@@ -20,18 +20,18 @@ impl TestSupplier {
             stamps: (0..=rounds).map(|_| AtomicU64::new(0)).collect(),
         }
     }
-    /// Whether the round was nobody's and is `me`'s now.
+    /// Returns `true` if the round had no owner; then `me` owns it.
     pub(crate) fn stamp(&self, round: TestRound, me: u64) -> bool {
         self.stamps[round.0].swap(me, AcqRel) == 0
     }
-    /// Whether the round was `me`'s and is nobody's now.
+    /// Returns `true` if the round belonged to `me`; it has no owner now.
     pub(crate) fn unstamp(&self, round: TestRound, me: u64) -> bool {
         self.stamps[round.0].swap(0, AcqRel) == me
     }
-    /// The free rounds, sorted: each once.
+    /// Returns the free rounds, sorted.
     ///
     /// # Panics
-    /// When a round is there twice, or is somebody's.
+    /// Panics if a round is in the list twice or has an owner.
     pub(crate) fn census(&self) -> Vec<usize> {
         let mut free = self.free.lock().clone();
         free.sort_unstable();
@@ -55,7 +55,7 @@ impl Supplier<TestRound> for TestSupplier {
     }
 }
 
-/// A layer of these sizes.
+/// Creates a layer of these sizes.
 pub(crate) fn layer(
     table: &Arc<Table<Heap>>,
     capacity: u16,
@@ -65,7 +65,7 @@ pub(crate) fn layer(
     Layer::new(table, Config::new(capacity, stock, depot_limit)).expect("the table has numbers")
 }
 
-/// A small generator of random numbers (xorshift).
+/// A xorshift random number generator.
 pub(crate) struct Rng(pub(crate) u64);
 impl Rng {
     pub(crate) fn below(&mut self, n: usize) -> usize {

@@ -1,18 +1,19 @@
-//! A sandbox that closes round the process: what the kernel granted at the start it refuses later.
+//! A sandbox that is entered while a process runs: the kernel refuses what it granted at the start.
 
 use nix::libc;
 
-/// From here on the kernel refuses `membarrier` to this thread, and to the threads and programs that it starts.
+/// Makes the kernel refuse `membarrier` to this thread from now on, and to the threads and programs that it
+/// starts.
 pub(crate) fn refuse_membarrier() -> std::io::Result<()> {
     let step = |code: u32, jf, k| libc::sock_filter { code: code as u16, jt: 0, jf, k };
     let mut steps = [
-        step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0), // the number of the call
+        step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0), // the system call's number
         step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 1, libc::SYS_membarrier as u32),
         step(libc::BPF_RET | libc::BPF_K, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
         step(libc::BPF_RET | libc::BPF_K, 0, libc::SECCOMP_RET_ALLOW),
     ];
     let program = libc::sock_fprog { len: steps.len() as u16, filter: steps.as_mut_ptr() };
-    // SAFETY: the kernel copies the program, which lives until the call returns.
+    // SAFETY: the kernel copies the filter, which lives until the call returns.
     let refused = unsafe {
         libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0
             || libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) != 0

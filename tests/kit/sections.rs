@@ -1,17 +1,17 @@
-//! The restartable sequences of the running program, as its own memory has them: all that are compiled into it, the inlined
-//! copies included, whichever crate they come from. What knows instructions is a file for each processor.
+//! Finds and checks the restartable sequences of the running program in its memory: all of them, from every crate, with the
+//! inlined copies. The knowledge of instructions is in one file for each processor.
 //!
-//! [`check`] shows for each one what the kernel and the restart rely on. A section may be aborted before any of its
-//! instructions and is then run again from its *restart label*, with registers and memory as the aborted attempt left them.
-//! So whatever is live at the restart label, that is read from there on before it is written, must not be written before the
-//! commit: it would not be what it was.
+//! [`check`] verifies what the kernel and a restart rely on. A section may be aborted before any of its instructions. It then
+//! runs again from its *restart label*, with registers and memory as the aborted attempt left them. A place is *live* at the
+//! restart label if it is read from there on before it is written. A section must not write a live place before its commit,
+//! because the second attempt would read the changed value.
 //!
-//! One store is excepted: a batch that widens its stack writes the new `cap` beside the head that it commits. Any value there
-//! that was worked out from what the section has read is a right one, whoever reads it; so it must be stored, not added to.
+//! One store is excepted: a batch that widens its stack writes the new `cap` in the word next to the head that it commits. Any
+//! value computed from what the section has read is correct there for every reader; so `cap` must be stored, not added to.
 //!
-//! Liveness is looked for in the machine code: from the restart label through the section and behind it, along all direct
-//! jumps, up to calls, returns, indirect jumps and instructions that are not known. Registers and flags are exact. A place in
-//! memory is the operand that names it: two names of one place are not recognised.
+//! Liveness is computed on the machine code: from the restart label through the section and beyond it, along all direct jumps, up
+//! to calls, returns, indirect jumps and unknown instructions. Registers and flags are exact. A place in memory is identified by
+//! the operand that names it: two operands for one address are not recognised as the same.
 
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashSet};
@@ -26,7 +26,7 @@ mod processor;
 use processor::Memory;
 pub(crate) use processor::{Code, Instruction, Register, SIGNATURE, TRAP, written};
 
-/// `struct rseq_cs` of the kernel.
+/// The kernel's `struct rseq_cs`.
 #[repr(C, align(32))]
 struct Descriptor {
     version: u32,
@@ -36,7 +36,7 @@ struct Descriptor {
     abort: usize,
 }
 
-/// One section: where it is, and its instructions. The last one is the commit.
+/// A section: its addresses and its instructions. The last instruction is the commit.
 #[derive(Debug)]
 pub(crate) struct Section {
     pub(crate) code: Range<usize>,
@@ -45,7 +45,7 @@ pub(crate) struct Section {
     descriptor: usize,
 }
 
-/// What a section does; see `PcpuPtr` of the magazines.
+/// The operation of a section; see `PcpuPtr` of the magazines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Pop,
@@ -54,31 +54,31 @@ pub(crate) enum Kind {
     PopBatch,
 }
 
-/// The registers in which a section has its operands, by their names in the source. Each is another one.
+/// The registers that hold a section's operands, by their names in the source. All differ.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Operands {
     pub(crate) kind: Kind,
     pub(crate) area: Register,
     pub(crate) words: Register,
     pub(crate) stack: Register,
-    /// `round`, which a pop writes; of a batch `rounds` or `into`.
+    /// `round`, which a pop writes; `rounds` or `into` of a batch.
     pub(crate) rounds: Register,
-    /// Of a batch.
+    /// `count` of a batch.
     pub(crate) count: Option<Register>,
 }
 
-/// Where an instruction goes on.
+/// Where execution continues after an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Flow {
     Next,
-    /// To an address, on a condition or not.
+    /// A conditional branch, and an unconditional jump, to an address.
     Branch(usize),
     Jump(usize),
-    /// A call, a return, an address that is not written there.
+    /// A call, a return, or a jump to an address that the instruction does not contain.
     Away,
 }
 
-/// What an instruction reads or writes.
+/// A place that an instruction reads or writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Place {
     /// A whole register.
@@ -87,7 +87,7 @@ enum Place {
     Memory(Memory),
 }
 
-/// The effects of one instruction. What it surely writes, it also may write.
+/// The effects of one instruction. What it always writes is also listed in what it may write.
 #[derive(Clone, Debug, Default)]
 struct Effect {
     reads: HashSet<Place>,
@@ -98,14 +98,14 @@ struct Effect {
 /// All sections of this program, in the order of their addresses.
 ///
 /// # Panics
-/// When a descriptor is none, or a section does not end where an instruction does.
+/// Panics if a descriptor is invalid or a section does not end at the end of an instruction.
 pub(crate) fn all() -> Vec<Section> {
     let mut sections: Vec<Section> = descriptors().iter().map(|descriptor| Section::of(descriptor)).collect();
     sections.sort_by_key(|section| section.code.start);
     sections
 }
 
-/// What the linker gathered in `__rseq_cs_ptr_array`, where every section announces its descriptor.
+/// The array `__rseq_cs_ptr_array`, in which every section announces its descriptor and which the linker gathers.
 fn descriptors() -> &'static [&'static Descriptor] {
     unsafe extern "C" {
         #[link_name = "__start___rseq_cs_ptr_array"]
@@ -114,7 +114,7 @@ fn descriptors() -> &'static [&'static Descriptor] {
         static END: &'static Descriptor;
     }
     let (first, end) = (&raw const FIRST, &raw const END);
-    // SAFETY: the linker defines both symbols as the bounds of one array of addresses of descriptors, which nobody writes.
+    // SAFETY: the linker defines both symbols as the bounds of one array of addresses of descriptors, which is never written.
     unsafe { core::slice::from_raw_parts(first, end.offset_from(first) as usize) }
 }
 
@@ -139,7 +139,7 @@ impl Section {
         Self { code, instructions, abort, descriptor }
     }
 
-    /// What a message calls an instruction of it.
+    /// The name of one of its instructions in messages.
     pub(crate) fn name(&self, instruction: &Instruction) -> String {
         let at = instruction.ip() - self.code.start;
         format!("section at {:#x}, +{at:#x} `{instruction}`", self.code.start)
@@ -149,8 +149,9 @@ impl Section {
         instruction.effect().unwrap_or_else(|| panic!("{}: not known here", self.name(instruction)))
     }
 
-    /// From the abort address to the start of the section, in the order in which they run, and where the restart label is:
-    /// the target of the first jump. Up to there it is the abort's own code, behind it what an undisturbed run passes, too.
+    /// Returns the instructions from the abort address to the start of the section, in the order in which they run, and the
+    /// address of the restart label: the target of the first jump. The instructions before that jump run only after an abort;
+    /// those at the restart label and after it also run without one.
     fn way_back(&self) -> (Vec<Instruction>, usize) {
         let (mut way, mut restart, mut ip) = (vec![], None, self.abort);
         while ip != self.code.start {
@@ -161,7 +162,7 @@ impl Section {
                     restart.get_or_insert(target);
                     target
                 }
-                // The counter's own loop.
+                // The retry loop of the abort counter.
                 Flow::Branch(target) if (self.abort..ip).contains(&target) => instruction.next(),
                 _ => panic!("{}: an abort goes straight back to the start", self.name(&instruction)),
             };
@@ -171,19 +172,19 @@ impl Section {
         (way, restart.unwrap_or(self.code.start))
     }
 
-    /// The label at which it is run again after an abort, and first.
+    /// The label where the section starts, and where it runs again after an abort.
     pub(crate) fn restart(&self) -> usize {
         self.way_back().1
     }
 
-    /// From the restart label on.
+    /// All instructions from the restart label on.
     fn whole(&self) -> Vec<Instruction> {
         let (way, restart) = self.way_back();
         let ahead = way.into_iter().filter(|one| (restart..self.code.start).contains(&one.ip()));
         ahead.chain(self.instructions.iter().copied()).collect()
     }
 
-    /// Where it jumps to without a commit, but to its end.
+    /// The address to which it jumps without a commit, other than its end.
     pub(crate) fn miss(&self) -> Option<usize> {
         let mut out = self.instructions.iter().filter_map(|instruction| match instruction.flow() {
             Flow::Branch(target) if target != self.code.end && !self.code.contains(&target) => Some(target),
@@ -198,8 +199,8 @@ impl Section {
         miss
     }
 
-    /// What it does and with which registers. Read off the operands of its instructions, so it is a guess: whoever uses it
-    /// sees whether the section does that with them.
+    /// Its operation and the registers of its operands, read from the operands of its instructions. This is a heuristic: callers
+    /// must verify that the section does this with these registers.
     pub(crate) fn operands(&self) -> Operands {
         let operands = self.read_operands().unwrap_or_else(|what| {
             panic!("the section at {:#x} has no {what}", self.code.start);
@@ -211,7 +212,7 @@ impl Section {
         operands
     }
 
-    /// The compare in front of a jump back: of the loop of a batch.
+    /// The compare before a backward jump, which ends the loop of a batch.
     fn loop_end(&self) -> Option<&Instruction> {
         let back = |one: &&[Instruction]| {
             matches!(one[1].flow(), Flow::Branch(target)
@@ -220,7 +221,7 @@ impl Section {
         self.instructions.windows(2).find(back).map(|one| &one[0])
     }
 
-    /// What a proof needs to know of it.
+    /// The description that a proof needs.
     fn json(&self) -> Value {
         let (way_back, restart) = self.way_back();
         let Operands { kind, area, words, stack, rounds, count } = self.operands();
@@ -246,8 +247,8 @@ impl Section {
         })
     }
 
-    /// The places that are read before they are written, from the restart label on: the least solution of
-    /// `live = reads + (what is live behind it - writes)` over all instructions that can be reached.
+    /// The places that are read before they are written, from the restart label on: the least solution of `live = reads + (live
+    /// after it - writes)` over all reachable instructions.
     fn live(&self) -> HashSet<Place> {
         let restart = self.restart();
         let (mut code, mut todo) = (BTreeMap::new(), vec![restart]);
@@ -263,7 +264,7 @@ impl Section {
                 None => continue,
             };
             if !own {
-                // Another use of the same registers names another place.
+                // After a register is written, an operand with that register names another place.
                 effect.reads.retain(|place| !matches!(place, Place::Memory(_)));
             }
             let behind = match instruction.flow() {
@@ -294,11 +295,12 @@ impl Section {
         }
     }
 
-    /// Panics unless it can be restarted at any of its instructions. How many places it writes that survive an abort.
+    /// Panics unless the section can be restarted at any of its instructions. Returns the number of places it writes that survive
+    /// an abort.
     fn check(&self) -> usize {
         let start = self.code.start;
         assert!(!self.code.contains(&self.abort), "the section at {start:#x}: its abort address lies in it");
-        // SAFETY: what lies in front of an abort address is code of this program.
+        // SAFETY: the bytes before an abort address are code of this program.
         let signature = unsafe { ((self.abort - 4) as *const u32).read_unaligned() };
         assert_eq!(signature, SIGNATURE, "the section at {start:#x}: in front of the abort address");
         let (commit, before) = self.instructions.split_last().expect("a section has instructions");
@@ -338,8 +340,8 @@ impl Section {
     }
 }
 
-/// All sections of this program, for their proof (`tests/sections/prove.py`), beside what else it needs to know; to the file
-/// that `USLAB_SECTIONS` names.
+/// Writes all sections of this program to the file that `USLAB_SECTIONS` names, for their proof (`tests/sections/prove.py`).
+/// `beside` holds the other fields that it needs.
 pub(crate) fn write_down(mut beside: Value) {
     beside["architecture"] = std::env::consts::ARCH.into();
     beside["sections"] = all().iter().map(Section::json).collect();
@@ -347,7 +349,7 @@ pub(crate) fn write_down(mut beside: Value) {
     std::fs::write(file, beside.to_string()).expect("the file of USLAB_SECTIONS");
 }
 
-/// What [`check`] looked at.
+/// Totals of [`check`].
 #[derive(Debug)]
 pub(crate) struct Checked {
     pub(crate) sections: usize,
@@ -356,10 +358,10 @@ pub(crate) struct Checked {
     pub(crate) survive: usize,
 }
 
-/// Every section of this program can be restarted at any of its instructions. Prints and returns how much that was.
+/// Checks that every section of this program can be restarted at any of its instructions. Prints and returns the totals.
 ///
 /// # Panics
-/// When one cannot.
+/// Panics if a section cannot be restarted.
 pub(crate) fn check() -> Checked {
     let sections = all();
     let survive = sections.iter().map(Section::check).sum();
@@ -371,7 +373,7 @@ pub(crate) fn check() -> Checked {
     Checked { sections: sections.len(), instructions, survive }
 }
 
-/// What is said of a sample, a section that is never run; empty if it is sound.
+/// The message of the check about a sample, a section that never runs; empty if it passes.
 fn verdict(sample: &'static Descriptor) -> String {
     let checked = uslab_sync::catch_panic(|| Section::of(sample).check());
     checked.err().map_or(String::new(), |said| *said.downcast::<String>().expect("a message"))

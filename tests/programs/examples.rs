@@ -1,4 +1,4 @@
-//! The examples run and say what they promise.
+//! The examples run, and print what their documentation promises.
 
 use std::process::Command;
 use uslab_tests::workspace;
@@ -36,7 +36,7 @@ fn constructed() {
 fn rcu_lookup() {
     let said = run("rcu_lookup");
     assert!(said.starts_with("600000 lookups, ") && said.contains("none wrong"), "{said}");
-    // Those of the keys that stay; of the others all may be missed.
+    // Lookups of the keys that are never deleted; all lookups of the others may miss.
     let keys = (0..3).flat_map(|reader| (0..200_000).map(move |n| (n * 7 + reader) % 128));
     assert!(number(&said, "lookups, ") >= keys.filter(|key| *key >= 64).count() as u64, "{said}");
 }
@@ -63,6 +63,6 @@ fn global_allocator() {
     let said = run("global_allocator");
     assert!(said.starts_with("{\"a\": 120, \"and\": 20, "), "{said}");
     let allocs = number(&said, "}\n");
-    // A thread a line, and a word a piece.
+    // There is a line for each thread, and a word for each piece.
     assert!(allocs > 300 && said.contains("allocations and "), "{said}");
 }

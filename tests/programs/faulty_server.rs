@@ -1,5 +1,5 @@
-//! Mistakes in the example server's memory (`faulty_server/`), one a run: each ends it, and the report names what it was, which cache's
-//! object it was done to, who allocated that and who freed it.
+//! Mistakes with the example server's memory (`faulty_server/`), one for each run. Each mistake ends the server. The report names
+//! the mistake, the object's cache, and the code that allocated and freed the object.
 
 use crate::server::{Client, Server};
 use std::io::Read;
@@ -7,28 +7,28 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
 use uslab_tests::faulty_server;
 
-/// What is asked of the server behind a mistake, until it ends.
+/// Requests sent after a mistake, until the server ends.
 #[derive(Clone, Copy, Debug)]
 enum Then {
-    /// Nothing: it is noticed at once.
+    /// None: the mistake is noticed immediately.
     AtOnce,
-    /// To delete the key.
+    /// Deletes the key.
     Delete,
-    /// Some other commands first.
+    /// Sends other commands, then deletes the key.
     DeleteLater,
-    /// More keys, with values as large.
+    /// Sets more keys to values of the same size.
     Set,
-    /// To set and delete them.
+    /// Sets and deletes such keys.
     Renew,
-    /// The same mistake with another value.
+    /// Makes the same mistake with another value.
     Again,
-    /// A reply that is larger than the connection's buffer.
+    /// Requests a reply that is larger than the connection's buffer.
     GetLarge,
 }
 use Then::*;
 
 impl Then {
-    /// Whether the server has ended.
+    /// Sends the requests. Returns `true` once the server has ended.
     fn ends(self, client: &mut Client) -> bool {
         let value = "v".repeat(100);
         let mut all: Box<dyn Iterator<Item = String>> = match self {
@@ -51,7 +51,7 @@ impl Then {
     }
 }
 
-/// What the server says of a mistake before it ends.
+/// The server's messages about a mistake, until it ends.
 fn said(mistake: &str, options: &[&str], then: Then) -> String {
     let mut server = Server::of(
         Command::new(faulty_server()).args(options).env("USLAB_OPTIONS", "check=1").stderr(Stdio::piped()),
@@ -59,7 +59,7 @@ fn said(mistake: &str, options: &[&str], then: Then) -> String {
     let mut client = server.client();
     let value = "v".repeat(100);
     let set = format!("SET key {value}");
-    // The value's memory has been somebody's before.
+    // The value's memory gets a previous owner.
     for request in
         [&format!("SET large {}", "l".repeat(40_000)), &set, "MISTAKE none_but_guard", "DEL key", &set]
     {
@@ -73,7 +73,7 @@ fn said(mistake: &str, options: &[&str], then: Then) -> String {
     text
 }
 
-/// The line that begins so, and those behind it that are indented: a stack.
+/// The line that begins with `begin`, and the indented lines after it: a stack.
 fn part<'t>(text: &'t str, begin: &str) -> Option<&'t str> {
     let start = text.find(&format!("\n{begin}"))? + 1;
     let part = &text[start..];
@@ -81,15 +81,15 @@ fn part<'t>(text: &'t str, begin: &str) -> Option<&'t str> {
     Some(&part[..end.map_or(part.len(), |(at, _)| at)])
 }
 
-/// Functions that must be on the stacks of who allocated, who freed, and who was there when it was noticed. Nobody has freed the
-/// entries and the connection's buffer before.
+/// Functions that must be on the stacks of the allocation, of the free, and of the detection. The entries and the connection's
+/// buffer were not freed before.
 type Stacks = [Option<&'static str>; 3];
 const VALUE: Stacks = [Some("Store"), Some("Store"), Some("Store")];
 const FREED_TWICE: Stacks = [Some("Store"), Some("the_first_free"), Some("the_second_free")];
 const ENTRY: Stacks = [Some("the_entry"), None, Some("the_end_of")];
 const NONE: Stacks = [None; 3];
 
-/// Mistakes, what comes then, the cache whose object it is, and what the report must say.
+/// Mistakes: the requests that follow, the cache of the object, a part of the report, and its stacks.
 const MISTAKES: [(&str, Then, &str, &str, Stacks); 22] = [
     ("overflow_by_1", Delete, "malloc-112", "Right Redzone overwritten", VALUE),
     ("overflow_by_8", Delete, "malloc-112", "Right Redzone overwritten", VALUE),
@@ -108,7 +108,7 @@ const MISTAKES: [(&str, Then, &str, &str, Stacks); 22] = [
         [Some("Store"), Some("the_first_free"), Some("Store")],
     ),
     ("double_free_by_another_thread", AtOnce, "malloc-112", "double free", FREED_TWICE),
-    // The other free may not have said yet who it is.
+    // The other free may not have recorded its thread yet.
     (
         "double_free_at_one_moment",
         AtOnce,
@@ -154,7 +154,7 @@ const MISTAKES: [(&str, Then, &str, &str, Stacks); 22] = [
         "double free",
         [Some("the_entry"), Some("the_end_of"), Some("the_second_end_of")],
     ),
-    // The reply is sent before its buffer goes back.
+    // The reply is sent before its buffer is freed.
     (
         "overflow_of_a_buffer",
         Set,
@@ -204,19 +204,19 @@ fn each_mistake_in_the_server_is_named_with_who_allocated_and_who_freed() {
             }
         }
     };
-    // Looking for names takes most of the time.
+    // Symbol lookup takes most of the time, so the runs are in two threads.
     std::thread::scope(|scope| MISTAKES.chunks(11).for_each(|some| _ = scope.spawn(|| work(some))));
 }
 
-/// What was freed is kept from use for a while, and is written to meanwhile.
+/// A freed object is kept from reuse for some time, and written to while it is kept.
 #[test]
 fn a_write_to_what_the_quarantine_keeps_is_named_when_it_is_used_again() {
     let text = said("write_after_free", &["FZPU", "4096"], Renew);
     is_named("write_after_free", &text, "malloc-112", "Poison overwritten", VALUE);
 }
 
-/// The server on a heap of which one allocation in two or three is sampled. Found: it ended in the middle of the report, because a thread of
-/// Rust's has a small stack for handlers.
+/// Regression test: one allocation in two or three is sampled by the guard, and the server ended in the middle of the report,
+/// because Rust's threads have a small stack for signal handlers.
 #[test]
 fn a_read_after_a_free_is_named_where_the_allocation_was_sampled() {
     let text = said("read_after_free", &["heap"], Again);

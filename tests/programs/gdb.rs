@@ -1,5 +1,5 @@
-//! The gdb script: on a core of the example server, made here, and on live programs. Without gdb, or where it may not look at other
-//! processes, these tests are skipped.
+//! Tests the gdb script on a core of the example server, made here, and on live programs. They are skipped if there is no gdb or
+//! it may not trace other processes.
 
 use crate::server::Server;
 use nix::sys::signal::{Signal, kill};
@@ -11,12 +11,12 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use uslab_tests::{faulty_server, libuslab, libuslab_cache, server, workspace};
 
-/// What gdb says where it may not look at another process.
+/// gdb's message if it may not trace another process.
 const MAY_NOT: &str = "ptrace: Operation not permitted";
 
-/// gdb with the script, and commands.
+/// A gdb command with the script loaded, and further commands.
 fn with_script(arguments: &[&str], commands: &[&str]) -> Command {
-    // 4 GiB of a file, in units of 512 bytes: a core that has what is only reserved would fill the disk.
+    // Limits a file to 4 GiB, in units of 512 bytes: a core that contains reserved memory would fill the disk.
     let mut gdb = Command::new("sh");
     gdb.args(["-c", "ulimit -f 8388608 && exec \"$0\" \"$@\"", "gdb"]);
     gdb.args(["-batch", "-nx", "-iex", "set debuginfod enabled off", "-iex", "set auto-load no"]);
@@ -26,7 +26,7 @@ fn with_script(arguments: &[&str], commands: &[&str]) -> Command {
     gdb
 }
 
-/// What gdb printed; `None` if it is not there, or not allowed to look.
+/// gdb's output; `None` if gdb does not exist or may not trace.
 fn gdb(arguments: &[&str], commands: &[&str]) -> Option<String> {
     let output = match with_script(arguments, commands).output() {
         Ok(output) if output.status.code() == Some(127) => {
@@ -46,13 +46,13 @@ fn gdb(arguments: &[&str], commands: &[&str]) -> Option<String> {
     Some(said + &errors)
 }
 
-/// What shows the magazines of each CPU, also of those that the test may not run on.
+/// Commands that show the magazines of each CPU, including CPUs that the test may not run on.
 fn magazines() -> impl Iterator<Item = String> {
     let cpus = sysconf(SysconfVar::_NPROCESSORS_CONF).unwrap().unwrap();
     (0..cpus).map(|cpu| format!("uslab magazines {cpu}"))
 }
 
-/// The rows of a table that `uslab` printed behind `echo NAME`, by their first column; numbers of the others.
+/// The rows of a table that `uslab` printed after `echo NAME`: numbers, by their first column.
 fn rows<'s>(said: &'s str, name: &str) -> BTreeMap<&'s str, Vec<usize>> {
     let mut lines = said.lines().skip_while(|line| *line != name).skip(1);
     assert!(lines.next().is_some_and(|header| header.starts_with("cache ")), "{said}");
@@ -62,7 +62,7 @@ fn rows<'s>(said: &'s str, name: &str) -> BTreeMap<&'s str, Vec<usize>> {
     rows.map(|cells| (cells[0], numbers(&cells[1..]))).collect()
 }
 
-/// The word behind `before`.
+/// The word after `before`.
 fn word<'s>(said: &'s str, before: &str) -> &'s str {
     let (_, behind) = said.split_once(before).unwrap_or_else(|| panic!("no {before} in {said}"));
     behind.split_whitespace().next().unwrap()
@@ -75,13 +75,13 @@ fn a_core_of_the_server_is_read() {
     for key in 0..300 {
         clients[key % 2].say(&format!("set key:{key} {}", "v".repeat(100)));
     }
-    // Each third: whichever CPUs they run on, others of the same slabs stay.
+    // Deletes each third key, so that on every CPU some objects of each slab remain.
     for key in (0..300).step_by(3) {
         clients[0].say(&format!("del key:{key}"));
     }
     let dir = tempfile::tempdir().unwrap();
     let core = dir.path().join("core");
-    // As it is now: else its reaper takes from the magazines while gdb starts.
+    // Stops the server, whose reaper would otherwise take objects from the magazines while gdb starts.
     kill(Pid::from_raw(running.process.id().cast_signed()), Signal::SIGSTOP).unwrap();
     let pid = running.process.id().to_string();
     if gdb(&["-p", &pid], &[&format!("gcore {}", core.display())]).is_none() {
@@ -95,18 +95,19 @@ fn a_core_of_the_server_is_read() {
     let commands: Vec<&str> = commands.iter().map(String::as_str).collect();
     let said = gdb(&core, &commands).unwrap();
 
-    // Subsystem, in use, stacks, depots, free, size, full, partial, empty.
+    // The columns: subsystem, in use, stacks, depots, free, size, full, partial, empty.
     let caches = rows(&said, "CACHES");
     assert_eq!((caches["entry"][1], caches["connection"][1]), (200, 2));
     assert!(caches["entry"][2] + caches["entry"][3] + caches["entry"][4] >= 100, "those that were deleted");
-    // Subsystem, in use, bytes, unreachable.
+    // The columns: subsystem, in use, bytes, unreachable.
     let leaks = rows(&said, "LEAKS");
     assert_eq!((leaks["entry"][1], leaks["entry"][3]), (200, 0), "all are in the table");
     assert_eq!((leaks["connection"][1], leaks["connection"][3]), (2, 0));
-    // Buffers that are free keep their memory.
+    // Free buffers keep their memory.
     assert!(leaks.values().all(|row| row[3] == 0), "{leaks:?}");
 
-    // An entry that a CPU would hand out next, then one of its slab that is in use. A slab may have none: the CPU held all that is left of it.
+    // An entry that a CPU would allocate next, then an entry of its slab that is in use. A slab may have none in use, if the CPU
+    // held all its remaining objects.
     let (_, held) = said.split_once("MAGAZINES\n").unwrap();
     let entries = held.lines().filter(|line| line.starts_with("entry "));
     let (said, letters) = entries
@@ -135,11 +136,12 @@ fn a_core_of_the_server_is_read() {
     assert!(gdb(&core, &["uslab whatis $sp"]).unwrap().contains("in no subsystem's pages"));
 }
 
-/// The server writes to a value that it has freed, and ends: the core says whose memory that was, and what was lost before.
+/// The server writes to a value that it has freed, and aborts. The core shows whose memory it was, and what leaked before.
 #[test]
 fn in_a_core_of_a_server_that_made_a_mistake_the_culprit_is_found() {
     let mut command = Command::new(faulty_server());
-    // A core of little, with room for the names of functions, which are looked for in debug information where there is any.
+    // A small heap keeps the core small, with room for the names of functions, which the report looks up in debug information if
+    // there is any.
     let mut server =
         Server::of(command.args(["FZPU", "4096"]).env("USLAB_OPTIONS", "limit=256m").stderr(Stdio::piped()));
     let mut client = server.client();
@@ -149,7 +151,7 @@ fn in_a_core_of_a_server_that_made_a_mistake_the_culprit_is_found() {
     let dir = tempfile::tempdir().unwrap();
     let core = dir.path().join("core").display().to_string();
     let (pid, gcore) = (server.process.id().to_string(), format!("gcore {core}"));
-    // It goes on under the debugger, and stops when it ends itself.
+    // The server continues under the debugger, which stops it when it aborts.
     let commands = ["echo ATTACHED\\n", "handle SIGUSR1 nostop", "continue", &gcore];
     let errors = dir.path().join("errors");
     let mut debugger = with_script(&["-p", &pid], &commands);
@@ -187,7 +189,7 @@ fn in_a_core_of_a_server_that_made_a_mistake_the_culprit_is_found() {
     let said = gdb(&core, &[&slab]).unwrap();
     let [start, apart] = ["\nslab 0x", "bytes each, "].map(|before| word(&said, before));
     let number = |hex: &str| usize::from_str_radix(hex.trim_start_matches("0x"), 16).unwrap();
-    // Among red zones: no object begins where its slab does.
+    // Objects are between red zones: none begins at the start of its slab.
     let offset = number(culprit) - number(start);
     assert!(offset % apart.parse::<usize>().unwrap() != 0, "{said}");
     let letters = said.lines().find(|line| line.starts_with("0x")).unwrap();
@@ -198,27 +200,27 @@ fn in_a_core_of_a_server_that_made_a_mistake_the_culprit_is_found() {
     let said =
         gdb(&core, &[&commands[..], &magazines.iter().map(String::as_str).collect::<Vec<_>>()].concat());
     let said = said.unwrap();
-    // Those of the heap have the same names, in subsystem 0.
+    // Classes of the heap have the same names, in subsystem 0.
     let row = |table: &str, cache: &str| {
         let rows = said.split_once(&format!("{table}\n")).unwrap().1.lines().map(str::split_whitespace);
         let mut found = rows.map(Iterator::collect::<Vec<_>>).filter(|row| row.starts_with(&[cache, "1"]));
         found.next().unwrap().into_iter().skip(2).map(|cell| cell.parse().unwrap()).collect::<Vec<usize>>()
     };
-    // The last column is the quarantine.
+    // The last column counts objects in quarantine.
     assert!((10..=4096 / 112).contains(row("CACHES", "malloc-112").last().unwrap()), "{said}");
     let [in_use, _, unreachable] = row("LEAKS", "malloc-256")[..] else { panic!("{said}") };
-    // Some may look as if something pointed to them.
+    // Some leaked objects may look reachable, because a stale word holds their address.
     assert!((50..60).contains(&in_use) && (40..=50).contains(&unreachable), "{said}");
     let (_, holders) = said.split_once("of cache malloc-256: unreachable\n").expect("some are named");
     let holder = holders.split_once(" of them allocated by:\n").expect("who allocated them").1;
     assert!(holder.lines().next().is_some_and(|line| line.contains("the_leak")), "{said}");
 }
 
-/// A C program under the libraries, once it has said a line.
+/// Starts a C program under the libraries, and waits for its first line.
 fn preloaded(libraries: &[&Path], dir: &Path) -> Child {
     let (source, program) = (workspace().join("tests/programs/gdb.c"), dir.join("program"));
     let mut cc = Command::new("cc");
-    // Stripped.
+    // `-s` strips the program.
     cc.args(["-O1", "-s", "-o"]).arg(&program).arg(source).args(libraries);
     assert!(cc.status().expect("a C compiler").success());
     let mut command = Command::new(program);
@@ -232,7 +234,8 @@ fn preloaded(libraries: &[&Path], dir: &Path) -> Child {
     child
 }
 
-/// Once blocks of pages were no roots where another library's subsystem came first: what only they had counted as lost.
+/// Regression test: blocks of pages were no roots if another library's subsystem came first, so objects that only they referred
+/// to were reported as leaks.
 #[test]
 fn what_a_stripped_program_has_lost_is_named() {
     let dir = tempfile::tempdir().unwrap();
@@ -246,7 +249,8 @@ fn what_a_stripped_program_has_lost_is_named() {
         drop(child.stdin.take());
         assert!(child.wait().unwrap().success());
         let Some(said) = said else { return };
-        // Subsystem, in use, bytes, unreachable. Some may look as if something pointed to them.
+        // The columns: subsystem, in use, bytes, unreachable. Some leaked objects may look reachable, because a stale word holds
+        // their address.
         let [of, in_use, _, unreachable] = rows(&said, "LEAKS")["malloc-320"][..] else { panic!("{said}") };
         assert_eq!(of, libraries.len() - 1, "{said}");
         assert!((1000..1100).contains(&in_use) && (450..=500).contains(&unreachable), "{said}");

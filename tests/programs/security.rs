@@ -1,7 +1,8 @@
-//! Programs that make mistakes, and what comes of each: `security/expected.txt` says it, for four ways to run the library.
+//! Programs that make mistakes, and the outcome of each. `security/expected.txt` lists the outcomes, for four ways to run the
+//! library.
 //!
-//! A run has a seed, which its outcome follows from as far as the order of objects goes. `USLAB_PRELOAD=full` makes 20 runs of each and
-//! looks at how many of them ended; otherwise it is 3, of which each must end as one of those that may be.
+//! Each run has a seed, which determines the order of objects. `USLAB_PRELOAD=full` makes 20 runs of each and checks how many of
+//! them ended; otherwise there are 3 runs, and each must have one of the outcomes that the table allows.
 
 use crate::preload::{full, preloaded, say, text};
 use std::collections::BTreeMap;
@@ -21,7 +22,7 @@ const MODES: [(&str, &str); 4] = [
 ];
 const SIZES: [usize; 3] = [24, 1000, 100_000];
 
-/// What a run came to: it was ended, the mistake had an effect, or it had none.
+/// The outcome of a run: the program was ended, the mistake had an effect, or it had none.
 fn outcome(program: &Path, kind: &str, size: usize, options: &str) -> char {
     let mut command = Command::new(program);
     let output = preloaded(command.args([kind, &size.to_string()]), options);
@@ -33,7 +34,7 @@ fn outcome(program: &Path, kind: &str, size: usize, options: &str) -> char {
     }
 }
 
-/// `x` for ended, each time; `x5!.` for ended at least 5 times in 20, with an effect or without it at other times.
+/// `x`: ended each time. `x5!.`: ended at least 5 times in 20; the other runs had an effect (`!`) or none (`.`).
 fn agrees(cell: &str, seen: &BTreeMap<char, usize>) -> bool {
     let least: usize = cell.chars().filter(char::is_ascii_digit).collect::<String>().parse().unwrap_or(0);
     let runs: usize = seen.values().sum();
@@ -41,7 +42,7 @@ fn agrees(cell: &str, seen: &BTreeMap<char, usize>) -> bool {
     seen.keys().all(|outcome| cell.contains(*outcome)) && (runs < 20 || ended >= least)
 }
 
-/// Rows: a kind, and a cell for each mode and size.
+/// The rows: a kind of mistake, and a cell for each mode and size.
 fn table() -> Vec<(String, Vec<String>)> {
     let file = workspace().join("tests/programs/security/expected.txt");
     let text = std::fs::read_to_string(file).unwrap();
@@ -103,7 +104,7 @@ fn each_mistake_comes_to_what_the_table_says() {
     }
 }
 
-/// What a report must have: what it was, and who allocated and freed.
+/// A report must name the mistake, with the stacks of the allocation and of the free.
 #[test]
 fn the_guard_names_an_overflow_an_underflow_a_use_after_free_and_a_double_free_with_stacks() {
     let dir = tempfile::tempdir().unwrap();
@@ -115,7 +116,7 @@ fn the_guard_names_an_overflow_an_underflow_a_use_after_free_and_a_double_free_w
         text(&output.stderr)
     };
     let has = |kind: &str, size: &str, wanted: &[&str]| {
-        // Which end of its page an object lies at is drawn.
+        // The end of the page at which an object is placed is random.
         let all: Vec<String> = (0..20).map(|_| said(kind, size)).collect();
         let good = all.iter().any(|said| wanted.iter().all(|part| said.contains(part)));
         assert!(good, "{kind}: {wanted:?} in none of\n{}", all.join("\n"));
@@ -152,7 +153,7 @@ fn the_guard_names_an_overflow_an_underflow_a_use_after_free_and_a_double_free_w
     );
 }
 
-/// A handler of the program's own hears of faults elsewhere as before.
+/// Faults elsewhere still reach the program's own handler.
 #[test]
 fn faults_elsewhere_reach_the_handler_that_the_program_has() {
     let dir = tempfile::tempdir().unwrap();

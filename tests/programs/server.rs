@@ -1,5 +1,5 @@
-//! The example server, spoken to over sockets: requests in one piece and in many, large and wrong ones, many clients,
-//! the memory limit; and what its caches say about it. `redis-benchmark` loads it, if the machine has it.
+//! Tests the example server over sockets: requests in one piece and in many, large and invalid ones, many clients, the memory
+//! limit, and the statistics of its caches. `redis-benchmark` loads it, if the machine has it.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -8,14 +8,14 @@ use std::sync::Once;
 use std::time::{Duration, Instant};
 use uslab_tests::server;
 
-/// Longer than anything takes on a busy machine.
+/// Longer than any request takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A server on a free port, until it is dropped.
+/// A server on a free port; it is killed on drop.
 pub(crate) struct Server {
     pub(crate) process: Child,
     address: SocketAddr,
-    /// What it said before it listened.
+    /// Its output before it listened.
     said: String,
 }
 
@@ -23,7 +23,7 @@ impl Server {
     pub(crate) fn start(options: &[&str]) -> Self {
         Self::of(Command::new(server()).args(["--listen", "127.0.0.1:0"]).args(options))
     }
-    /// A program that says where it listens.
+    /// Starts a program that prints the address on which it listens.
     pub(crate) fn of(command: &mut Command) -> Self {
         let mut process = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(process.stdout.take().unwrap()).lines().map(Result::unwrap);
@@ -44,7 +44,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // What has ended by itself has no need of it.
+        // The process may have exited already.
         _ = self.process.kill();
         _ = self.process.wait();
     }
@@ -70,7 +70,7 @@ pub(crate) struct Client {
     reader: BufReader<TcpStream>,
 }
 
-/// A request as clients send it.
+/// A request in the form that clients send.
 fn request(arguments: &[&[u8]]) -> Vec<u8> {
     let mut bytes = format!("*{}\r\n", arguments.len()).into_bytes();
     for argument in arguments {
@@ -112,7 +112,7 @@ impl Client {
         self.send(&request(arguments));
         self.reply()
     }
-    /// Sends the words of a text as arguments, to a server that may end: whether it has answered.
+    /// Sends the words of a text as arguments to a server that may abort. Returns `true` if it answered.
     pub(crate) fn is_answered(&mut self, words: &str) -> bool {
         let arguments: Vec<_> = words.split(' ').map(str::as_bytes).collect();
         let sent = self.stream.write_all(&request(&arguments));
@@ -127,7 +127,7 @@ impl Client {
         let arguments: Vec<_> = words.split(' ').map(str::as_bytes).collect();
         self.bytes(&arguments)
     }
-    /// Whether the server has closed the connection.
+    /// Returns `true` if the server has closed the connection.
     fn is_closed(&mut self) -> bool {
         match self.reader.read(&mut [0]) {
             Ok(n) => n == 0,
@@ -149,7 +149,7 @@ impl Client {
         let value = fields.split(',').find_map(|pair| pair.strip_prefix(field)?.strip_prefix('='));
         value.unwrap_or_else(|| panic!("no {field} in {fields}")).parse().unwrap()
     }
-    /// What is in use of the data's memory: entries, strings, and blocks of pages.
+    /// Objects in use in the caches of the data: entries, strings, and blocks of pages.
     fn data_in_use(&mut self) -> u64 {
         let info = self.info("INFO");
         let lines = info.lines().filter(|line| line.starts_with("data_"));
@@ -159,7 +159,7 @@ impl Client {
     }
 }
 
-/// Until `done`, which may take an interval of the reaper or two.
+/// Waits until `done` returns `true`, which may take one or two intervals of the reaper.
 fn wait(what: &str, mut done: impl FnMut() -> bool) {
     let start = Instant::now();
     while !done() {
@@ -168,7 +168,7 @@ fn wait(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// Both memories answer alike.
+/// Runs the test with both memories, which must answer alike.
 fn on_both(test: impl Fn(&Server)) {
     for memory in ["uslab", "box"] {
         println!("--memory {memory}");
@@ -176,7 +176,8 @@ fn on_both(test: impl Fn(&Server)) {
     }
 }
 
-/// Prometheus finds the caches, and tokio's own numbers, on one page; the program's malloc is the C library's, and not on it.
+/// One page for Prometheus has the caches and tokio's own statistics. The program's malloc is the C library's, so it is not on
+/// the page.
 #[test]
 fn its_metrics_are_a_page_of_heaps_and_of_the_runtime() {
     let server = Server::start(&["--threads", "2", "--metrics", "127.0.0.1:0"]);
@@ -230,12 +231,12 @@ fn a_server_whose_objects_are_watched_serves_as_any_other() {
     assert_eq!(client.say("FLUSHALL"), Status("OK".into()));
 }
 
-/// More clients than connections may be: each is served when another one has gone. They may be served in another order than they
-/// connected in, so none keeps its connection until an earlier one has been answered.
+/// There are more clients than the server allows connections: each is served when another one disconnects. They may be served in
+/// another order than they connected in, so each disconnects as soon as it has its answer.
 #[test]
 fn clients_beyond_the_limit_wait_for_their_turn() {
     let server = Server::start(&["--max-clients", "100"]);
-    // More than are served at a time, and fewer than a process may have files.
+    // More than are served at a time, but fewer than a process may have open files.
     let mut clients: Vec<_> = (0..400).map(|_| server.client()).collect();
     clients.iter_mut().for_each(|client| client.send(b"*1\r\n$4\r\nPING\r\n"));
     let counted = Once::new();
@@ -244,7 +245,7 @@ fn clients_beyond_the_limit_wait_for_their_turn() {
             let counted = &counted;
             scope.spawn(move || {
                 assert_eq!(client.reply(), Status("PONG".into()), "client {i}");
-                // Nobody goes before that.
+                // No client disconnects before this.
                 counted.call_once(|| {
                     let served = client.number("clients_connection", "used");
                     assert!(served <= 103, "{served} were served at once");
@@ -303,7 +304,7 @@ fn commands_do_what_their_names_say() {
 fn requests_come_in_any_pieces() {
     on_both(|server| {
         let mut client = server.client();
-        // Byte by byte, two requests, an inline one and an empty line among them.
+        // Two requests, with an inline one and an empty line between them, byte by byte.
         let mut bytes = request(&[b"SET", b"key", b"a\r\nb"]);
         bytes.extend(b"\r\nget key\r\n*0\r\n*-1\r\n");
         bytes.extend(request(&[b"GET", b"key"]));
@@ -313,7 +314,7 @@ fn requests_come_in_any_pieces() {
         assert_eq!(client.reply(), Status("OK".into()));
         assert_eq!([client.reply(), client.reply()], [string("a\r\nb"), string("a\r\nb")]);
 
-        // Ten thousand at once, more than fit a buffer or a socket.
+        // Ten thousand requests, more than fit into a buffer or a socket.
         let mut other = client.stream.try_clone().unwrap();
         let sender = std::thread::spawn(move || {
             for n in 0..10_000 {
@@ -374,12 +375,12 @@ fn what_is_no_request_is_told_so_and_ends_its_connection_only() {
             assert!(text.starts_with("ERR Protocol error: ") && text.contains(expected), "{text}");
             assert!(client.is_closed(), "{expected}");
         }
-        // What was right before it is done.
+        // The valid requests before an invalid one are executed.
         let mut client = server.client();
         client.send(&[&request(&[b"INCR", b"a"])[..], b"*1\r\n!\r\n"].concat());
         assert_eq!(client.reply(), Integer(2));
         assert!(matches!(client.reply(), Error(_)) && client.is_closed());
-        // Clients that go in the middle of a request, or of the replies.
+        // Clients that disconnect in the middle of a request, or of the replies.
         let mut client = server.client();
         client.send(b"*3\r\n$3\r\nSET\r\n$1\r\na\r\n$100\r\nhalf");
         drop(client);
@@ -415,7 +416,7 @@ fn many_clients_at_once_and_nothing_is_left_of_them() {
     assert_eq!(control.say("GET all"), string("20000"));
     assert_eq!(control.say("DBSIZE"), Integer(5001));
     assert_eq!(control.number("data_entry", "used"), 5001);
-    // Keys, values, tables: all from there.
+    // Keys, values and tables are all allocated there.
     assert!(control.data_in_use() > 3 * 5001);
     let slabinfo = control.info("INFO slabinfo");
     for cache in ["entry", "buffer", "connection", "malloc-16"] {
@@ -423,13 +424,13 @@ fn many_clients_at_once_and_nothing_is_left_of_them() {
         assert_ne!(row.split_whitespace().nth(2), Some("0"), "{row}");
     }
 
-    // The one who asks has two buffers and itself.
+    // The client that sends INFO has two buffers and its connection.
     wait("the clients have gone", || control.number("clients_connection", "used") == 1);
     assert_eq!(control.number("clients_buffer", "used"), 2);
     assert_eq!(control.say("FLUSHALL"), Status("OK".into()));
     assert_eq!(control.data_in_use(), 0);
     assert_eq!(control.number("data_entry", "used"), 0);
-    // And the reaper gives the pages back.
+    // The reaper then returns the pages.
     wait("no slab is left", || control.number("data_entry", "slabs") == 0);
     wait("no page is left", || control.number("data", "bytes_from_system") == 0);
 }
@@ -441,13 +442,13 @@ fn an_idle_connection_holds_no_buffer() {
     let mut control = server.client();
     let mut clients: Vec<_> = (0..IDLE).map(|_| server.client()).collect();
     wait("all are there", || control.number("clients_connection", "used") == IDLE + 1);
-    // The one who asks has two.
+    // The client that sends INFO has two buffers.
     wait("who never sent anything has no buffer", || control.number("clients_buffer", "used") == 2);
     for client in &mut clients {
         assert_eq!(client.say("PING"), Status("PONG".into()));
     }
     wait("who was answered has none", || control.number("clients_buffer", "used") == 2);
-    // A part of a request is kept.
+    // An incomplete request is kept in a buffer.
     clients[0].send(b"*1\r\n$4\r\nPI");
     wait("who is not done has one", || control.number("clients_buffer", "used") == 3);
     clients[0].send(b"NG\r\n");
@@ -472,10 +473,10 @@ fn at_the_memory_limit_clients_are_told_and_can_make_room() {
     assert!(matches!(&refused, Error(text) if text.starts_with("OOM ")), "{refused:?}");
     assert!(kept > 2000, "most of the memory is the values': {kept} of 3000 bytes");
     assert_eq!(client.say("DBSIZE"), Integer(kept));
-    // What does not fit leaves what is there as it was.
+    // A value that does not fit leaves the old one unchanged.
     assert!(matches!(client.bytes(&[b"SET", b"key0", &vec![1; 4 << 20]]), Error(_)));
     assert_eq!(client.say("GET key0"), Bulk(value.clone()));
-    // Others can come, read, and make room.
+    // Other clients can connect, read, and free memory.
     let mut other = server.client();
     assert_eq!(other.say("GET key1"), Bulk(value.clone()));
     for n in 0..kept {
@@ -512,7 +513,7 @@ fn wrong_options_name_themselves() {
 #[test]
 fn redis_benchmark_loads_it() {
     if let Err(error) = Command::new("redis-benchmark").arg("--version").output() {
-        // Past libtest's capture.
+        // Bypasses libtest's capture.
         _ = std::io::stdout().write_all(format!("server: skipped redis-benchmark: {error}\n").as_bytes());
         return;
     }

@@ -1,5 +1,5 @@
-//! What the project's pages say of the project is so: links lead somewhere, files and commands that are named exist, the book has the
-//! pages of its summary, and ARCHITECTURE.md has the number of shipping lines.
+//! Checks what the project's pages state about the project: links lead somewhere, named files and commands exist, the book has
+//! the pages of its summary, and ARCHITECTURE.md has the right numbers of shipping lines.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -8,27 +8,28 @@ use uslab_tests::imports::{Imports, crates};
 use uslab_tests::source::shipping_lines;
 use uslab_tests::workspace;
 
-/// Where the book lies.
+/// The folder of the book.
 const BOOK: &str = "slab/book/src";
 
-/// The most lines of the allocator itself.
+/// The most lines of the allocator itself ([`CORE`]).
 const MOST: usize = 20_000;
-/// Whose lines these are.
+/// The crates that make up the allocator.
 const CORE: [&str; 3] = ["magazine", "buddy", "slab"];
-/// What lies in one of these crates and is a product of its own, or finds mistakes and does nothing unless it is asked for; and the row
-/// that its lines are counted in. Two files that find mistakes lie higher up, where they may import caches.
+/// Parts of these crates that are counted in rows of their own: separate products, and code that finds mistakes and does nothing
+/// unless it is enabled. Each has the row in which its lines are counted. Two files that find mistakes are in higher rooms, where
+/// they may import caches.
 const APART: [(&str, &str); 4] = [
     ("slab/src/debug", "slab/src/debug"),
     ("slab/src/cache/debugged.rs", "slab/src/debug"),
     ("slab/src/report/leaks.rs", "slab/src/debug"),
     ("slab/src/handle", "slab/src/handle"),
 ];
-/// The most lines of what finds mistakes.
+/// The most lines of code that finds mistakes.
 const MOST_DEBUG: usize = 3_380;
-/// By how many lines the table in ARCHITECTURE.md may be wrong before it must be written anew.
+/// The number of lines by which a row of ARCHITECTURE.md's table may be off before it must be written again.
 const OFF: usize = 100;
 
-/// Pages in which every file that is named must exist.
+/// Pages in which every named file must exist.
 const MAPS: [&str; 11] = [
     "README.md",
     "ARCHITECTURE.md",
@@ -43,11 +44,11 @@ const MAPS: [&str; 11] = [
     "slab/book/src/c.md",
 ];
 
-/// What `cargo` has itself.
+/// Subcommands built into `cargo`.
 const CARGO: [&str; 10] =
     ["bench", "build", "check", "clippy", "doc", "fmt", "install", "publish", "run", "test"];
 
-/// All files below a folder, but for what is built and hidden, and for other names of the same files.
+/// Collects all files below a folder, except build output, hidden files, and symbolic links.
 fn files(folder: &Path, out: &mut Vec<PathBuf>) {
     for entry in folder.read_dir().unwrap().map(Result::unwrap) {
         let (path, name) = (entry.path(), entry.file_name().into_string().unwrap());
@@ -65,12 +66,12 @@ fn pages() -> BTreeMap<PathBuf, String> {
     pages.map(|page| (page.clone(), std::fs::read_to_string(page).unwrap())).collect()
 }
 
-/// Relative to the workspace.
+/// The path relative to the workspace.
 fn shown(path: &Path) -> String {
     path.strip_prefix(workspace()).unwrap_or(path).display().to_string()
 }
 
-/// The lines of a page, each with whether it is code between fences.
+/// The lines of a page with their numbers, and `true` for lines between code fences.
 fn lines(text: &str) -> impl Iterator<Item = (usize, &str, bool)> {
     let mut fenced = false;
     (1..).zip(text.lines()).map(move |(number, line)| {
@@ -80,14 +81,14 @@ fn lines(text: &str) -> impl Iterator<Item = (usize, &str, bool)> {
     })
 }
 
-/// The parts of a line that are code, or those that are not.
+/// The parts of a line that are code, or the parts that are not.
 fn parts(line: &str, code: bool) -> impl Iterator<Item = &str> {
     line.split('`').skip(usize::from(code)).step_by(2)
 }
 
-/// Where the links of a line lead.
+/// The targets of a line's links.
 fn links(line: &str) -> Vec<&str> {
-    // What is code shows the characters of a link; a link's own text may be code.
+    // Code may contain the characters of a link, so it is skipped; a link's own text may be code.
     let inline =
         line.match_indices("](").filter(|(at, _)| line[..*at].matches('`').count().is_multiple_of(2));
     let mut links: Vec<&str> = inline.filter_map(|(at, _)| line[at + 2..].split(')').next()).collect();
@@ -99,7 +100,7 @@ fn links(line: &str) -> Vec<&str> {
     links.into_iter().filter_map(|link| link.split_whitespace().next()).collect()
 }
 
-/// The name of a heading in a link.
+/// The anchor of a heading.
 fn anchor(heading: &str) -> String {
     let kept = heading.trim().chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c));
     kept.map(|c| if c == ' ' { '-' } else { c.to_ascii_lowercase() }).collect()
@@ -110,7 +111,7 @@ fn anchors(text: &str) -> BTreeSet<String> {
     headings.map(|(_, line, _)| anchor(line.trim_start_matches('#'))).collect()
 }
 
-/// ARCHITECTURE.md once did, and all of its files existed.
+/// Regression test: ARCHITECTURE.md had such marks, and all files that it named existed.
 #[test]
 fn no_page_has_the_marks_of_a_merge() {
     for (page, text) in pages() {
@@ -168,14 +169,14 @@ fn the_book_has_the_pages_of_its_summary_and_no_others() {
     assert_eq!(named, there, "pages that SUMMARY.md names, and pages that there are");
 }
 
-/// `a/{b,c}.rs` is two files.
+/// Expands `a/{b,c}.rs` to two files.
 fn expanded(name: &str) -> Vec<String> {
     let Some((before, rest)) = name.split_once('{') else { return vec![name.to_owned()] };
     let Some((inside, after)) = rest.split_once('}') else { return vec![name.to_owned()] };
     inside.split(',').flat_map(|part| expanded(&format!("{before}{part}{after}"))).collect()
 }
 
-/// Whether a piece of code is the name of a file or a folder.
+/// Returns `true` if a piece of code is the name of a file or a folder.
 fn is_path(code: &str) -> bool {
     let plain = code.chars().all(|c| c.is_ascii_alphanumeric() || "/._-{},*".contains(c));
     let known = ["rs", "js", "toml", "md", "html", "wasm", "sh", "h", "c", "png", "sources"];
@@ -193,7 +194,7 @@ fn every_file_that_a_map_names_exists() {
     files(workspace(), &mut all);
     let all: Vec<String> = all.iter().map(|file| format!("/{}", shown(file))).collect();
     let exists = |name: &str| {
-        // Of a table's row the second file may be named from the first one's folder; `*` is any folder.
+        // The second file in a table's row may be named relative to the first one's folder; `*` is any folder.
         let end = format!("/{}", name.trim_start_matches("*/"));
         workspace().join(name).exists() || all.iter().any(|file| file.ends_with(&end))
     };
@@ -213,7 +214,7 @@ fn every_file_that_a_map_names_exists() {
     assert!(count > 60, "{count} files: most are not seen");
 }
 
-/// A point that begins with a file names what is to be changed there.
+/// A list item that begins with a file names what is to be changed in that file.
 #[test]
 fn what_contributing_names_in_a_file_is_there() {
     let text = std::fs::read_to_string(workspace().join("CONTRIBUTING.md")).unwrap();
@@ -262,7 +263,7 @@ fn every_cargo_command_of_a_page_exists() {
     assert!(unsaid.is_empty(), "no page names {unsaid:?}");
 }
 
-/// The two commands with which README.md begins are what CI runs.
+/// CI runs the two commands with which README.md begins.
 #[test]
 fn the_first_two_commands_are_run_by_ci() {
     let readme = std::fs::read_to_string(workspace().join("README.md")).unwrap();
@@ -288,8 +289,8 @@ fn what_is_no_link_no_file_and_no_heading_is_told_apart() {
     assert_eq!(anchors(page), BTreeSet::from(["c".to_owned()]));
 }
 
-/// Lines of shipping code of each crate: no comments, no docs, no tests, nothing for checkers alone. Examples and benches are not
-/// counted. `WRITE=1` writes the table of ARCHITECTURE.md anew.
+/// Lines of shipping code of each crate, without comments, docs, tests, and code for checkers only. Examples and benches are not
+/// counted. `WRITE=1` writes the table of ARCHITECTURE.md.
 #[test]
 fn shipping_lines_are_few_and_as_many_as_architecture_says() {
     let mut table: BTreeMap<String, usize> = BTreeMap::new();
@@ -301,7 +302,7 @@ fn shipping_lines_are_few_and_as_many_as_architecture_says() {
         }
         let roots = member.roots().map(|root| workspace().join(root)).filter(|root| root.is_file());
         let drawings: Vec<_> = roots.map(|root| Imports::draw(&root).unwrap()).collect();
-        // What is named by a way up is another crate's.
+        // A path that starts with `..` belongs to another crate.
         let own = |file: &&Path| !file.iter().any(|step| step == "..");
         let files: BTreeSet<&Path> = drawings.iter().flat_map(Imports::paths).filter(own).collect();
         for file in files {

@@ -1,14 +1,14 @@
-//! Imports run down: the drawing of who imports from whom, and what may not be in it.
+//! Imports run downwards. This checks the drawing of all imports.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
 use uslab_tests::imports::{Imports, crates};
 use uslab_tests::workspace;
 
-/// The floors, the ground first. What lies beside them (tests, benches) may depend on all.
+/// The floors, the ground first. Other folders (tests, benches) may import from all of them.
 const FLOORS: [&str; 4] = ["magazine", "buddy", "slab", "sim"];
 
-/// The rooms of `slab/src`, the ground first: a room imports from those before it, and from itself.
+/// The rooms of `slab/src`, the ground first. A room may import from the rooms before it and from itself.
 const ROOMS: [&str; 15] = [
     "geometry",
     "error",
@@ -27,7 +27,7 @@ const ROOMS: [&str; 15] = [
     "process",
 ];
 
-/// More than two files that import from each other are one file in pieces.
+/// If more than two files import from each other, they are one module in pieces.
 const MOST: usize = 2;
 
 #[test]
@@ -79,7 +79,7 @@ fn no_circle_of_imports_has_more_than_two_files() {
             files += imports.files();
             for circle in imports.circles() {
                 println!("  {circle}");
-                // The sections of each processor stand in one place: a build has one of the two.
+                // The sections of both processors are drawn, although a build has only one of the two.
                 let elsewhere = usize::from(circle.to_string().contains("cpu/rseq/aarch64.rs"));
                 if circle.files - elsewhere > MOST {
                     writeln!(wrong, "{circle}").unwrap();
@@ -99,7 +99,7 @@ fn the_rooms_of_slab_import_down() {
         place.unwrap_or_else(|| panic!("`{room}` has no place in the list of rooms: {ROOMS:?}"))
     };
     let mut rooms = BTreeSet::new();
-    // The crate's root re-exports, and is no room.
+    // The crate's root re-exports, and is not a room.
     for arrow in imports.arrows().filter(|arrow| !arrow.rooms[0].is_empty()) {
         let [from, to] = arrow.rooms;
         rooms.extend(arrow.rooms);

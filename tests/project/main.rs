@@ -1,4 +1,4 @@
-//! What the project says of itself, in pages, manifests and sources.
+//! Checks what pages, manifests and sources state about the project.
 #![cfg(not(any(loom, shuttle, uslab_heap, uslab_no_rseq)))]
 
 mod documents;

@@ -1,18 +1,18 @@
-//! Builds that must share their libraries: else each would compile its own, which differ by a feature.
+//! Builds that must share their libraries. If their features differed, each would compile its own.
 
 use serde_json::Value;
 use std::collections::BTreeSet;
 use uslab_tests::{PROGRAMS, cargo};
 
-/// Libraries with their features, as cargo would build them.
+/// The libraries of a build with their features, as cargo would build them.
 fn libraries(arguments: &[&str]) -> BTreeSet<String> {
-    // The format is unstable; nothing is built.
+    // Only the unit graph is printed, whose format is unstable; nothing is built.
     let mut cargo = cargo();
     cargo.args(arguments).args(["--unit-graph", "-Zunstable-options"]).env("RUSTC_BOOTSTRAP", "1");
     let output = cargo.output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let graph: Value = serde_json::from_slice(&output.stdout).unwrap();
-    // The library of `uslab-protocol` holds only tests: no other package depends on it.
+    // The library of `uslab-protocol` contains only tests: no other package depends on it.
     let library = |unit: &&Value| {
         unit["mode"] == "build"
             && unit["target"]["name"] != "uslab_protocol"

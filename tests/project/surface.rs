@@ -1,13 +1,13 @@
-//! What each crate shows its users, and whether they are shown how to use it. Whoever raises a number says why beside it.
+//! Limits each crate's public surface, and requires examples for it. A limit is raised only with a reason next to it.
 
 use std::fmt::Write;
 use uslab_tests::surface::items;
 
-/// A crate, the most public paths that it may have, and whether each of its types must have an example that runs. Of the paths
-/// of `uslab-buddy` 41 are `Gfp`: Linux's flags, and the operations on sets that bitflags gives them.
+/// A crate, the most public paths that it may have, and `true` if each of its types must have an example that runs. Of the paths
+/// of `uslab-buddy`, 41 are `Gfp`: Linux's flags, and the set operations that bitflags generates.
 const CRATES: [(&str, usize, bool); 4] = [
-    // 380, and `slab_debug`: 41 are the operations on its flags that bitflags gives, the others what a report says. Then hardening,
-    // profiles, and what objects hold.
+    // 380 paths, plus `slab_debug` (41 are the set operations that bitflags generates for its flags, the others are the contents
+    // of a report), hardening, profiles, and what objects hold.
     ("uslab", 484, true),
     ("uslab-handle", 74, true),
     ("uslab-magazine", 60, false),

@@ -1,31 +1,32 @@
-//! All states that can be reached, as a graph, and the runs in it that go on for ever.
+//! All reachable states as a graph, and the infinite runs in it.
 //!
-//! What `stateright` calls `eventually` follows each path until a state comes again, so it misses what goes wrong in a cycle. This
-//! looks for the cycles: **a thread waits for ever** if there is a set of states, each reachable from each, in all of which it is in
-//! the same operation, and which a fair run need not leave.
+//! `stateright`'s `eventually` follows each path until a state repeats, so it misses failures in a cycle. This searches for the
+//! cycles. **A thread waits for ever** if it is in the same operation in all states of some strongly connected set, and a fair
+//! run can stay in that set.
 //!
-//! A run is fair if
-//! * a thread whose next step may be taken from some point on, in every state, takes it (weak fairness);
-//! * a thread that waits for a lock, or for a claim as drains do, gets it if it is free again and again (strong fairness): `std`'s
-//!   locks promise no order, but a thread that never finds one free would have to be unlucky for ever;
+//! A run is fair if:
+//! * a thread that can take its next step in every state from some point on takes it (weak fairness);
+//! * a thread that waits for a lock, or for a claim as drains do, gets it if it is free again and again (strong fairness).
+//!   `std`'s locks promise no order, but a thread that never finds the lock free would have to be unlucky for ever;
 //! * no section is interrupted for ever.
 //!
-//! Nothing says that operations begin: threads may be idle from some point on, and what others wait for must come all the same.
+//! Operations need not begin: threads may be idle from some point on, and whatever other threads wait for must happen
+//! nevertheless.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, DefaultHasher, Hash};
 
-/// What is explored, as the search for fair cycles sees it.
+/// A model, as the search for fair cycles needs it.
 pub(crate) trait Fair {
     type State: Copy + Eq + Hash;
-    /// States to begin with.
+    /// The initial states.
     fn starts(&self) -> Vec<Self::State>;
-    /// What may be next.
+    /// Appends all moves from `state` to `into`.
     fn moves(&self, state: &Self::State, into: &mut Vec<Move<Self::State>>);
     fn threads(&self) -> usize;
-    /// Whether the thread is in an operation that has to end.
+    /// Returns `true` if the thread is in an operation that has to end.
     fn busy(&self, state: &Self::State, thread: usize) -> bool;
-    /// Whether it waits for a lock, free or not.
+    /// Returns `true` if the thread waits for a lock, free or not.
     fn waits(&self, state: &Self::State, thread: usize) -> bool;
 }
 
@@ -33,9 +34,9 @@ pub(crate) trait Fair {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Move<S> {
     pub(crate) thread: usize,
-    /// An operation begins: nobody has to.
+    /// The move begins an operation. Fairness does not require it.
     pub(crate) begins: bool,
-    /// Threads whose section is interrupted, by bit.
+    /// Threads whose section the move interrupts, by bit.
     pub(crate) interrupts: u8,
     pub(crate) to: S,
 }
@@ -47,36 +48,36 @@ struct Edge {
     interrupts: u8,
 }
 
-/// All that can be reached.
+/// All reachable states and their moves.
 pub(crate) struct Graph<S> {
     pub(crate) states: Vec<S>,
     edges: Vec<Edge>,
-    /// Where each state's begin.
+    /// The index of each state's first edge.
     first: Vec<u32>,
-    /// From which state each was reached first.
+    /// The state from which each state was reached first.
     from: Vec<u32>,
     threads: usize,
-    /// By state: threads that are busy, that wait, that may take a step of their operation; by bit.
+    /// For each state, by bit: threads that are busy, that wait, and that can take a step of their operation.
     busy: Vec<u8>,
     waits: Vec<u8>,
     ready: Vec<u8>,
 }
 
-/// A run that goes on for ever: how it gets there, and round.
+/// An infinite run: the path to its cycle, and the cycle.
 #[derive(Debug)]
 pub(crate) struct Endless<S> {
     /// The thread whose operation does not end.
     pub(crate) thread: usize,
     pub(crate) way: Vec<S>,
-    /// Empty if nothing moves any more.
+    /// Empty if no thread can move any more.
     pub(crate) round: Vec<S>,
 }
 
 impl<S: Copy + Eq + Hash> Graph<S> {
-    /// Explores all of it.
+    /// Explores all states.
     ///
     /// # Panics
-    /// There are more states than `most`.
+    /// Panics if there are more than `most` states.
     pub(crate) fn of(model: &impl Fair<State = S>, most: usize) -> Self {
         let mut known: HashMap<S, u32, BuildHasherDefault<DefaultHasher>> = HashMap::default();
         let mut graph = Self {
@@ -103,7 +104,7 @@ impl<S: Copy + Eq + Hash> Graph<S> {
             model.moves(&state, &mut moves);
             let mut ready = 0;
             for Move { thread, begins, interrupts, to } in moves.drain(..) {
-                // A section that is interrupted is not a step of its thread.
+                // The interruption of a section is not a step of its thread.
                 let own = interrupts >> thread & 1 == 0;
                 ready |= u8::from(!begins && own) << thread;
                 let next = graph.states.len() as u32;
@@ -129,12 +130,12 @@ impl<S: Copy + Eq + Hash> Graph<S> {
         self.edges.len()
     }
 
-    /// A fair run in which an operation does not end.
+    /// Finds a fair run in which an operation does not end.
     pub(crate) fn endless(&self) -> Option<Endless<S>> {
         let all = || 0..self.states.len() as u32;
         (0..self.threads).find_map(|thread| {
             let busy = |at: &u32| self.busy[*at as usize] >> thread & 1 == 1;
-            // Nothing moves, unless somebody begins who need not.
+            // No thread can move, except by beginning an operation, which no thread has to.
             if let Some(at) = all().find(|at| busy(at) && self.ready[*at as usize] == 0) {
                 return Some(Endless { thread, way: self.way(at), round: vec![] });
             }
@@ -144,10 +145,10 @@ impl<S: Copy + Eq + Hash> Graph<S> {
         })
     }
 
-    /// A component of these states that a fair run need not leave.
+    /// Finds a strongly connected component of these states in which a fair run can stay.
     fn fair_cycle(&self, thread: usize, states: Vec<u32>) -> Option<Vec<u32>> {
         let all = (1_u8 << self.threads) - 1;
-        // Which set of `todo` or which component each state is in.
+        // For each state the set of `todo`, or the component, that it is in.
         let (mut group, mut groups) = (vec![0_u32; self.states.len()], 0);
         let mut todo = vec![states];
         while let Some(states) = todo.pop() {
@@ -162,11 +163,12 @@ impl<S: Copy + Eq + Hash> Graph<S> {
                     not_ready |= !self.ready[*at as usize];
                     self.edges(*at).iter().filter(stays).for_each(|edge| moved |= 1 << edge.thread);
                 }
-                // Weak fairness: who could always move, did. Without any move there is nothing to go round.
+                // Weak fairness: each thread that could always move did. A component without a move has no cycle.
                 if moved == 0 || (moved | not_ready) & all != all {
                     continue;
                 }
-                // Strong fairness: who waits and never gets it never finds it free.
+                // Strong fairness: a thread that waits for ever never finds the lock free, so states in which it is free are
+                // removed.
                 let unlucky = |at: &u32| self.waits[*at as usize] & self.ready[*at as usize] & !moved != 0;
                 let rest: Vec<u32> = component.iter().copied().filter(|at| !unlucky(at)).collect();
                 if rest.len() == component.len() {
@@ -177,12 +179,12 @@ impl<S: Copy + Eq + Hash> Graph<S> {
         }
         None
     }
-    /// Whether a run may make that move again and again in which the operation of `thread` does not end.
+    /// Returns `true` if a run in which the operation of `thread` does not end may make this move again and again.
     fn stays(&self, thread: usize, edge: &Edge) -> bool {
         edge.interrupts >> thread & 1 == 0
     }
 
-    /// The strongly connected components of `states`, which are a group (Tarjan's algorithm, without recursion).
+    /// The strongly connected components of `states`, which form a group (Tarjan's algorithm, without recursion).
     fn components(&self, thread: usize, states: &[u32], group: &[u32]) -> Vec<Vec<u32>> {
         const NEW: u32 = u32::MAX;
         let mut number = vec![NEW; self.states.len()];
@@ -228,7 +230,7 @@ impl<S: Copy + Eq + Hash> Graph<S> {
         found
     }
 
-    /// The shortest way to a state.
+    /// The shortest path to a state.
     fn way(&self, mut to: u32) -> Vec<S> {
         let mut way = vec![self.states[to as usize]];
         while self.from[to as usize] != to {

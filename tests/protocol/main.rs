@@ -1,13 +1,15 @@
-//! The protocol of slots, depot, drains, forks and the reaper, as models without a bound on pre-emptions: every state is explored.
+//! The protocol of slots, depot, drains, forks and the reaper, as models without a bound on pre-emptions: all states are
+//! explored.
 //!
-//! `model.rs` is one class with its stacks on three CPUs, its depot and its supplier; `reaper.rs` is how the reaper sleeps and is
-//! woken. `stateright` explores each scenario and checks what must hold in every state. `graph.rs` explores it once more, to find
-//! operations that never end; both must come to the same number of states. Each planted bug must be found, by what it breaks.
+//! `model.rs` models one class with its stacks on three CPUs, its depot and its supplier; `reaper.rs` models how the reaper
+//! sleeps and is woken. `stateright` explores each scenario and checks the invariants in every state. `graph.rs` explores it
+//! again to find operations that never end; both must find the same number of states. Each planted bug must be found, by the
+//! failure that is named for it.
 //!
-//! `PROTOCOL=full` adds the larger scenarios. `STORY=1` prints the stories of planted bugs, and `STORY_JSON=DIRECTORY` writes them for
-//! `uslab story FILE --html`.
+//! `PROTOCOL=full` adds the larger scenarios. `STORY=1` prints the counterexample traces of planted bugs, and
+//! `STORY_JSON=DIRECTORY` writes them for `uslab story FILE --html`.
 //!
-//! That the code does as `model.rs` says is what the unit test `in_step` of `uslab-magazine` shows.
+//! The unit test `in_step` of `uslab-magazine` shows that the code does what `model.rs` does.
 #![cfg(all(test, not(any(loom, shuttle, uslab_heap, uslab_no_rseq))))]
 
 mod graph;
@@ -22,7 +24,7 @@ use model::Role::{self, *};
 use model::{Act, Action, Fault, Pc, Protocol, State, inside};
 use stateright::{Checker, Model, Property};
 
-/// A protocol whose states are explored up to names.
+/// A protocol whose states are explored up to renaming of CPUs and rounds.
 #[derive(Clone)]
 struct Explored {
     protocol: Protocol,
@@ -96,13 +98,13 @@ impl Fair for Explored {
     }
 }
 
-/// Sizes: rounds of a magazine, places of a stack, magazines of a depot, rounds, rounds that a user holds.
+/// Sizes: rounds in a magazine, places of a stack, magazines in a depot, rounds, and rounds that a user holds.
 type Sizes = [u8; 5];
-/// Magazines of one round: a stack of one place that comes to two, and a depot of one.
+/// Magazines of one round, a stack that grows from one place to two, and a depot of one magazine.
 const SINGLE: Sizes = [1, 2, 1, 2, 1];
-/// A round more than a stack has places for.
+/// One round more than a stack has places for.
 const OVERFLOW: Sizes = [1, 2, 1, 3, 3];
-/// Magazines of two rounds: batches.
+/// Magazines of two rounds, so that batches occur.
 const PAIRS: Sizes = [2, 2, 1, 3, 1];
 
 fn explored(mechanism: Mechanism, cpus: u8, sizes: Sizes, roles: &[Role], bug: Option<Bug>) -> Explored {
@@ -113,17 +115,17 @@ fn explored(mechanism: Mechanism, cpus: u8, sizes: Sizes, roles: &[Role], bug: O
     Explored { protocol }
 }
 
-/// What went wrong, in words, and the way to it.
+/// A failed check: its description, and the path to it.
 struct Failure {
     end: String,
     way: Vec<State>,
 }
 
-/// Explores all of it with `stateright`, up to the first state in which something does not hold.
+/// Explores all states with `stateright`, up to the first one that violates an invariant.
 fn check(model: &Explored) -> Result<usize, Failure> {
     let any = stateright::HasDiscoveries::Any;
     let checker = model.clone().checker().threads(1).finish_when(any).spawn_bfs().join();
-    // The shortest way of those that were found.
+    // The shortest of the paths that were found.
     let failures = checker.discoveries().into_iter().map(|(rule, path)| {
         let way = path.into_states();
         let fault = way.last().and_then(|state| state.fault);
@@ -134,7 +136,7 @@ fn check(model: &Explored) -> Result<usize, Failure> {
         .map_or_else(|| Ok(checker.unique_state_count()), Err)
 }
 
-/// Explores all of it as a graph, and looks for operations that do not end.
+/// Explores all states as a graph, and searches for operations that do not end.
 fn check_ends(model: &Explored, most: usize) -> Result<(usize, usize), Failure> {
     let graph = Graph::of(model, most);
     match graph.endless() {
@@ -143,7 +145,8 @@ fn check_ends(model: &Explored, most: usize) -> Result<(usize, usize), Failure> 
             let how =
                 if endless.round.is_empty() { "nothing moves any more" } else { "others go on for ever" };
             let end = format!("{ENDS}, but that of thread {} does not: {how}", endless.thread);
-            // Once round, as a rule of thumb for who reads it: what states it may go through is known, and not in which order.
+            // The cycle is shown once round. It is only one possible order of its states: the search knows which states a run may
+            // visit, not in which order.
             Err(Failure { end, way: endless.way })
         }
     }
@@ -157,7 +160,7 @@ struct Scenario {
     name: &'static str,
     sizes: Sizes,
     roles: &'static [Role],
-    /// CPUs in the quick run, and in the full one; 0: not there.
+    /// CPUs in the quick run, and in the full one; 0 if the scenario is not run.
     cpus: [u8; 2],
 }
 
@@ -213,7 +216,7 @@ fn every_state_is_as_it_should_be_and_each_operation_ends() {
     }
 }
 
-/// With those who meet it, and what it must be found by.
+/// A bug, the mechanisms, sizes and roles with which it shows, and the failure by which it must be found.
 type Planted = (Bug, &'static [Mechanism], Sizes, &'static [Role], &'static str);
 const PLANTED: &[Planted] = &[
     (NoFence, &[Rseq], SINGLE, &[User, Drainer], OWNED),
@@ -289,7 +292,7 @@ fn each_planted_bug_that_stops_somebody_for_ever_is_found() {
     }
 }
 
-/// Prints a story, and writes it, if the environment asks for it.
+/// Prints a trace and its size, and writes it if the environment requests it.
 fn keep(name: &str, story: &uslab_sim::story::Story) {
     println!("PLANTED | {name} | {} steps | {}", story.steps.len(), story.end);
     if std::env::var_os("STORY").is_some() {
@@ -302,7 +305,7 @@ fn keep(name: &str, story: &uslab_sim::story::Story) {
     }
 }
 
-/// What `uslab story` reads, from the file on.
+/// `uslab story` opens such a file as a page.
 #[test]
 fn a_counter_example_opens_as_a_page() {
     let model = explored(Rseq, 2, SINGLE, &[User, Drainer], Some(EmptyHasPlaces));

@@ -1,18 +1,18 @@
-//! The protocol of one class as a transition system: what threads do to its stacks, its depot and its supplier, one atomic action
-//! at a time.
+//! The protocol of one class as a transition system: the operations of threads on its stacks, its depot and its supplier, one
+//! atomic action at a time.
 //!
-//! An action is what others see happen at once: a load or a store inside a section, taking a lock, all that is done under it, a
-//! system call. Whoever moves is chosen anew for each, so nothing bounds how often a thread is interrupted, nor how many
-//! operations it does. It runs on whatever CPU it likes, another one for each section.
+//! An action is atomic for all other threads: a load or a store inside a section, taking a lock with all that is done under it, a
+//! system call. Each action may be any thread's, so nothing bounds how often a thread is interrupted, nor the number of its
+//! operations. A thread may run on any CPU, on another one for each section.
 //!
-//! Both mechanisms are here. A *restartable sequence* may be aborted behind each of its steps; it is, when another thread runs on its
-//! CPU, or a drain fences that CPU. A *claimed slot* is claimed for the length of a section, by whoever finds it free.
+//! Both mechanisms are modelled. A *restartable sequence* may be aborted after each of its steps: when another thread runs on its
+//! CPU, or a drain fences that CPU. A *claimed slot* is claimed for the length of a section, by a thread that finds it free.
 //!
-//! What is left out: the counts of statistics, pages that go back, memory that is refused, several nodes, and memory orderings: all
-//! is sequentially consistent here. The models under loom have these.
+//! Not modelled: statistics, pages returned to the system, failed allocations of memory, several nodes, and memory orderings
+//! (here everything is sequentially consistent). The models under loom cover these.
 //!
-//! Two programs compile this file: the target `protocol` explores it, and the unit test `in_step` of `uslab-magazine` holds it
-//! beside the code. It uses nothing but `core`.
+//! Two programs compile this file: the target `protocol` explores it, and the unit test `in_step` of `uslab-magazine` compares it
+//! with the code. It uses only `core`.
 
 /// CPUs.
 pub(crate) const CPUS: usize = 3;
@@ -26,55 +26,55 @@ pub(crate) const DEPOT: usize = 2;
 pub(crate) const THREADS: usize = 4;
 /// The most rounds that a thread holds.
 pub(crate) const HELD: usize = 3;
-/// Where a CPU's word leads while a drain has its region.
+/// The target of a CPU's word while a drain has its region.
 const EMPTY: u8 = CPUS as u8;
 
-/// A round's number; 0 is none.
+/// A round's number; 0 means no round.
 pub(crate) type Round = u8;
 
-/// Who sees to it that nobody else writes to a region.
+/// How other threads are kept from writing to a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Mechanism {
     /// Restartable sequences.
     Rseq,
-    /// A claim beside the region.
+    /// A claim word next to the region.
     Claimed,
 }
 use Mechanism::{Claimed, Rseq};
 
-/// What a thread does, for ever.
+/// The operations that a thread repeats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Role {
     /// Allocates and frees.
     User,
     /// Drains all CPUs.
     Drainer,
-    /// Sweeps idle stacks, collects, and gives back the depot's surplus.
+    /// Sweeps idle stacks, collects their rounds, and frees the depot's surplus.
     Reaper,
     /// Closes the class and flushes it, once.
     Closer,
-    /// Gives the number back when nobody uses the class, once; another owner gets it.
+    /// Returns the class's number once nothing uses the class, once; another owner gets it.
     Successor,
     /// Forks, once. In the child it allocates and frees.
     Forker,
-    /// Makes stacks smaller, and larger again.
+    /// Makes stacks smaller, then larger again.
     Resizer,
 }
 
-/// A line of the protocol that is wrong.
+/// A planted bug: one wrong line of the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Bug {
-    /// A drain does not wait for those who are in a section.
+    /// A drain does not wait for threads that are in a section.
     NoFence,
-    /// A drain of several CPUs fences one.
+    /// A drain of several CPUs fences only one.
     FencesOne,
-    /// A drain takes what lies there, and fences then.
+    /// A drain takes the rounds first, and fences afterwards.
     TakesBeforeFence,
-    /// A word is put back before the drain is done with its region.
+    /// A drain restores a word before it has finished with the region.
     PutBackEarly,
     /// The empty region has a place.
     EmptyHasPlaces,
-    /// A section uses the region that the word led to before it began.
+    /// A section uses the region to which the word pointed before the section began.
     StaleRegion,
     /// A batch is committed before its rounds are written.
     BatchCommittedEarly,
@@ -84,69 +84,69 @@ pub(crate) enum Bug {
     DrainsWithoutLock,
     /// The first of two drains opens the class.
     FirstDrainOpens,
-    /// A drain gives away what another one took.
+    /// A drain flushes rounds that another drain took.
     GivesAwayOthers,
-    /// A drain leaves the stacks open that it took.
+    /// A drain leaves the stacks open from which it took the rounds.
     StaysOpen,
     /// A miss opens a class that a drain has closed.
     OpensBesideDrain,
-    /// A drain does not take over what a sweep took.
+    /// A drain does not take over the rounds that a sweep took.
     SweepForgotten,
     /// A drain does not open the class again.
     NeverReopens,
     /// A drain of a closed class leaves empty stacks open.
     ClosedStaysOpen,
-    /// A depot that is closed takes magazines.
+    /// A closed depot takes magazines.
     ClosedDepotTakes,
-    /// A number is given back when one CPU was looked at.
+    /// A number is returned after only one CPU was checked.
     RetiresOneCpu,
-    /// The depot counts a magazine that was taken from it.
+    /// The depot still counts a magazine that was taken from it.
     DepotKeeps,
     /// A fork does not wait for the depot's lock.
     ForkSkipsDepot,
     /// A fork does not wait for the lock of drains.
     ForkSkipsDrains,
-    /// The child keeps claims of threads that it does not have.
+    /// The child keeps claims of threads that do not exist there.
     ClaimsOutlive,
-    /// The child waits for drains of threads that it does not have.
+    /// The child waits for drains of threads that do not exist there.
     DrainsOutlive,
-    /// The child forgets what drains had taken.
+    /// The child loses the rounds that drains had taken.
     ChildLosesTaken,
-    /// An allocation that found no stack tries again.
+    /// An allocation that found no stack retries.
     TriesAgain,
-    /// A miss waits for the lock of drains under the depot's.
+    /// A miss waits for the lock of drains while it holds the depot's.
     LocksOutOfOrder,
 }
 
-/// What must not happen.
+/// A violation that the exploration found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Fault {
-    /// A store to a region that a drain has to itself.
+    /// A store to a region that a drain owns.
     WrittenBehindFence,
     /// A store to the empty region.
     EmptyWritten,
-    /// A store to a region by somebody without its claim.
+    /// A store to a region by a thread that has not claimed it.
     WrittenUnclaimed,
-    /// More places than a stack has.
+    /// A stack gets more places than its reach.
     BeyondReach,
     /// A place below the length holds no round.
     NoRound,
-    /// A drain finds on a stack what another one took.
+    /// A drain finds rounds on a stack that another drain took.
     TakenTwice,
-    /// A round comes to the supplier twice.
+    /// A round is returned to the supplier twice.
     BackTwice,
-    /// A round of the owner before.
+    /// A round of the number's previous owner appears.
     OldRound,
-    /// A drain that is over ends again.
+    /// A drain that has ended ends again.
     EndedTwice,
-    /// A child would have no region of a CPU.
+    /// The child would have a CPU without its region.
     AwayInChild,
-    /// A class that is closed and flushed keeps rounds, with nobody at work.
+    /// A class that is closed and flushed keeps rounds although no thread is at work.
     ClosedKeeps,
 }
 
 impl Fault {
-    /// In words.
+    /// The description in messages.
     pub(crate) fn text(self) -> &'static str {
         match self {
             Self::WrittenBehindFence => "a region was written that a drain has to itself",
@@ -167,21 +167,21 @@ impl Fault {
 /// A region: one CPU's stack of the class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Region {
-    /// Whether it may be written to.
+    /// `true` if it may be written to.
     pub(crate) committed: bool,
     pub(crate) len: u8,
     pub(crate) cap: u8,
-    /// 0: the stack is closed.
+    /// The most places that the stack may get; 0 if it is closed.
     pub(crate) limit: u8,
-    /// Whether a pop or a push came since the head was last seen,
+    /// `true` if a pop or a push came since the head was last sampled.
     served: bool,
-    /// and the length that it had then.
+    /// The length when the head was last sampled.
     seen: u8,
-    /// Rounds that a drain took and has not begun to give away,
+    /// Rounds that a drain took and has not begun to flush.
     pub(crate) taken: u8,
-    /// and which drain.
+    /// The drain that took them.
     taken_by: u8,
-    /// Who claimed it, counted from 1; 0 is nobody.
+    /// The thread that claimed it, counted from 1; 0 if it is not claimed.
     claim: u8,
     pub(crate) places: [Round; PLACES],
 }
@@ -190,7 +190,7 @@ impl Region {
     pub(crate) fn is_idle(&self) -> bool {
         self.len > 0 && !self.served && self.seen == self.len
     }
-    /// Who claimed it, counted from 1; 0 is nobody.
+    /// The thread that claimed it, counted from 1; 0 if it is not claimed.
     pub(crate) fn claim_of(&self) -> u8 {
         self.claim
     }
@@ -199,74 +199,74 @@ impl Region {
     }
 }
 
-/// What the table knows of the class. The lock of drains protects it.
+/// The table's state of the class, under the lock of drains.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Number {
-    /// The limit when no drain is at work; 0: closed for good.
+    /// The limit of stacks when no drain is at work; 0 if the class is closed for good.
     pub(crate) open: u8,
     /// The limit now.
     pub(crate) limit: u8,
-    /// Drains at work.
+    /// The number of drains at work.
     pub(crate) drains: u8,
-    /// The drain whose rounds wait to be given away; 0 is none.
+    /// The drain whose rounds wait to be flushed; 0 if there is none.
     pub(crate) waiting: u8,
 }
 
-/// What CPUs share.
+/// The depot, which CPUs share.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Depot {
     pub(crate) open: bool,
     pub(crate) len: u8,
-    /// The shortest length of the interval.
+    /// The shortest length since the last reap.
     pub(crate) min: u8,
     pub(crate) full: [[Round; BATCH]; DEPOT],
 }
 
-/// A section, and where in its operation it is.
+/// A section, by its role in its operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Stage {
     /// The fast path of an allocation.
     Pop,
-    /// What is left of its magazine goes on the stack,
+    /// The rest of the magazine is pushed on the stack.
     Rest,
-    /// once more behind the stack's opening.
+    /// The same, after the stack was opened.
     RestAgain,
     /// The fast path of a free.
     Push,
-    /// The stack gets more places,
+    /// The stack gets more places.
     Widen,
-    /// once more behind its opening.
+    /// The same, after the stack was opened.
     WidenAgain,
     /// A magazine leaves the stack.
     Overflow,
-    /// The round goes where it was.
+    /// The round is pushed into the room that `Overflow` made.
     PushAgain,
 }
 
-/// What a thread does next.
+/// A thread's next step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Pc {
     /// Nothing.
     Idle,
-    /// It is not there: in the child of a fork.
+    /// The thread does not exist in the child of a fork.
     Gone,
-    /// Begins the section on some CPU.
+    /// Begins the section on a CPU.
     Enter(Stage),
     Read(Stage),
     Store(Stage),
     Write(Stage),
     Commit(Stage),
-    /// Gives the claim back.
+    /// Releases the claim.
     Leave(Stage, bool),
-    // An allocation behind its miss.
+    // An allocation after its miss.
     Look,
     Fill,
     Flush,
-    // The opening of a stack.
+    // Opening a stack.
     IsOpen(Stage),
     TryDrains(Stage),
     Open(Stage),
-    // A visit to the depot: what comes next is `Then`'s.
+    // A visit to the depot; `Then` determines the step after it.
     Hint,
     LockDepot,
     Take,
@@ -302,7 +302,7 @@ pub(crate) enum Pc {
     Fork,
 }
 
-/// The operation that a thread is in.
+/// A thread's operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Op {
     Alloc,
@@ -320,43 +320,43 @@ pub(crate) enum Op {
 pub(crate) struct Thread {
     pub(crate) pc: Pc,
     pub(crate) op: Op,
-    /// Whether an operation of its own that is done once was.
+    /// `true` if the thread has done its one-time operation.
     pub(crate) done: bool,
-    /// The CPU of its section, or the one that its drain is at.
+    /// The CPU of its section, or the one that its drain works on.
     at: u8,
     /// The region that its section found.
     region: u8,
     /// The length that its section read, and the `cap` that it stores.
     len: u8,
     cap: u8,
-    /// What its section read of rounds, or what is left of a stack that it gives away.
+    /// The rounds that its section read.
     read: [Round; BATCH],
     left: u8,
-    /// Whether it found the class open.
+    /// `true` if it found the class open.
     open: bool,
     /// The round that it allocates or frees.
     pub(crate) mine: Round,
-    /// The magazine in its hands.
+    /// The magazine that it carries.
     pub(crate) hand: [Round; BATCH],
     pub(crate) hands: u8,
-    /// What it holds as a user.
+    /// The rounds that it holds as a user.
     pub(crate) held: [Round; HELD],
     pub(crate) holds: u8,
-    /// CPUs that its drain has to look at, and those that it took away.
+    /// CPUs that its drain still has to visit, and CPUs whose regions it has taken away.
     todo: u8,
     away: u8,
-    /// The drain that it gives away for.
+    /// The drain for which it flushes.
     number: u8,
     /// Magazines that a reap still takes.
     surplus: u8,
 }
 
 impl Thread {
-    /// Rounds that are left of the stack that it has begun to give away.
+    /// Rounds that are left of the stack that it is flushing.
     fn begun(&self) -> u8 {
         if self.pc == Pc::GiveRound { self.left } else { 0 }
     }
-    /// The CPU that its step is about.
+    /// The CPU of its current step.
     pub(crate) fn cpu(&self) -> u8 {
         self.at
     }
@@ -384,20 +384,20 @@ const NOBODY: Thread = Thread {
     surplus: 0,
 };
 
-/// All of it, at one moment.
+/// The whole state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct State {
     pub(crate) regions: [Region; CPUS],
-    /// CPUs without their region, and regions that a drain has to itself.
+    /// CPUs without their region, and regions that a drain owns.
     pub(crate) away: u8,
     owned: u8,
     pub(crate) number: Number,
     pub(crate) depot: Depot,
-    /// Who holds the lock of drains, and the depot's, counted from 1.
+    /// The threads that hold the lock of drains and the depot's, counted from 1; 0 if it is free.
     pub(crate) drains: u8,
     pub(crate) depot_lock: u8,
-    /// Rounds by bit: what the supplier has, what is lost with threads that a child does not have, what the number's owner
-    /// before had.
+    /// Sets of rounds by bit: held by the supplier, lost with threads that a child does not have, and owned by the number's
+    /// previous owner.
     pub(crate) supplier: u16,
     pub(crate) lost: u16,
     pub(crate) dead: u16,
@@ -407,18 +407,18 @@ pub(crate) struct State {
     pub(crate) fault: Option<Fault>,
 }
 
-/// What happens.
+/// The kind of an action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Act {
     /// The thread begins an operation.
     Begin(Op),
-    /// It takes the next step of it,
+    /// The thread takes the next step of its operation.
     Step,
-    /// which begins a section, or asks for its CPU's number, on this CPU; or, of a drain, which is about this CPU.
+    /// As `Step`, on this CPU: the step begins a section, reads its CPU's number, or belongs to a drain of this CPU.
     On(u8),
-    /// It is interrupted inside its section, which will begin again.
+    /// The thread is interrupted inside its section, which will restart.
     Abort,
-    /// It goes on as the child.
+    /// The thread continues as the child of its fork.
     Child,
 }
 
@@ -429,24 +429,24 @@ pub(crate) struct Action {
     pub(crate) act: Act,
 }
 
-/// What is explored.
+/// The parameters of a model.
 #[derive(Clone, Debug)]
 pub(crate) struct Protocol {
     pub(crate) mechanism: Mechanism,
-    /// CPUs that are used, up to [`CPUS`].
+    /// CPUs in use, up to [`CPUS`].
     pub(crate) cpus: u8,
     /// Rounds of a magazine.
     pub(crate) capacity: u8,
     /// Places of a stack.
     pub(crate) reach: u8,
     pub(crate) depot_limit: u8,
-    /// Rounds of an owner of the number.
+    /// Rounds of each owner of the number.
     pub(crate) rounds: u8,
-    /// How many a user holds at most.
+    /// The most rounds that a user holds.
     pub(crate) holds: u8,
     pub(crate) roles: Vec<Role>,
     pub(crate) bug: Option<Bug>,
-    /// Whether a section may be aborted.
+    /// `true` if a section may be aborted.
     pub(crate) aborts: bool,
 }
 
@@ -465,7 +465,7 @@ impl Protocol {
         self.bug == Some(bug)
     }
 
-    /// Nothing was used yet; the supplier has all rounds.
+    /// The initial state: the supplier has all rounds.
     pub(crate) fn start(&self) -> State {
         assert!(self.roles.len() <= THREADS && self.reach as usize <= PLACES && self.holds as usize <= HELD);
         assert!(self.capacity as usize <= BATCH && self.depot_limit as usize <= DEPOT);
@@ -497,7 +497,7 @@ impl Protocol {
         if s.child { Role::User } else { self.roles[thread] }
     }
 
-    /// What may happen next. A step that has to wait is not among it.
+    /// Appends all actions that may happen next. A step that has to wait is not among them.
     pub(crate) fn actions(&self, s: &State, into: &mut Vec<Action>) {
         if s.fault.is_some() {
             return;
@@ -550,11 +550,11 @@ impl Protocol {
             at == thread || matches!(u.pc, Pc::Idle | Pc::Gone) && u.holds == 0 || sweeps
         };
         match self.role(s, thread) {
-            // Who gives a number back is its owner's last user.
+            // The owner's last user returns the number, so no user begins anything more.
             Role::User if s.threads.iter().any(|t| t.op == Op::Retire) => [None; 2],
             Role::User => {
                 let frees = (t.holds > 0).then_some(Op::Free);
-                // What is closed is for late frees.
+                // A closed class only takes late frees.
                 let allocates = t.holds < self.holds && s.number.open > 0;
                 [allocates.then_some(Op::Alloc), frees]
             }
@@ -566,7 +566,7 @@ impl Protocol {
             Role::Resizer => one(Op::Resize, s.number.open > 0),
         }
     }
-    /// Whether what the thread wants is free.
+    /// Returns `true` if the lock or claim that the thread waits for is free.
     fn may_step(&self, s: &State, t: &Thread) -> bool {
         match t.pc {
             Pc::LockDepot | Pc::LockDepotToPut | Pc::LockToCloseDepot | Pc::LockForSurplus => {
@@ -585,7 +585,7 @@ impl Protocol {
             _ => true,
         }
     }
-    /// Whether it waits for a lock or a claim: then it gets it some time, if that is free again and again.
+    /// Returns `true` if the thread waits for a lock or a claim. It gets it some time, if it is free again and again.
     pub(crate) fn waits(pc: Pc) -> bool {
         matches!(
             pc,
@@ -609,7 +609,7 @@ impl Protocol {
         (0..self.cpus).filter(mine).map(bit8).sum()
     }
 
-    /// What is then.
+    /// The state after an action.
     pub(crate) fn next(&self, before: &State, action: Action) -> State {
         let mut s = *before;
         let me = usize::from(action.thread);
@@ -620,7 +620,7 @@ impl Protocol {
             Act::On(cpu) => self.step(&mut s, me, cpu),
             Act::Step => self.step(&mut s, me, before.threads[me].at),
         }
-        // That a drain has looked at all CPUs is seen by nobody else.
+        // No other thread can see that a drain has visited all CPUs, so that step needs no action of its own.
         while s.fault.is_none() && self.has_looked(&s, &s.threads[me]) {
             self.step(&mut s, me, 0);
         }
@@ -658,7 +658,7 @@ impl Protocol {
             Op::Close | Op::Retire | Op::Resize => Pc::LockToLimit,
         };
     }
-    /// The operation is over.
+    /// Ends the thread's operation.
     fn end(s: &mut State, me: usize) {
         let t = &mut s.threads[me];
         let mut over = Thread { done: true, held: t.held, holds: t.holds, ..NOBODY };
@@ -677,7 +677,7 @@ impl Protocol {
 
     // ---- sections ----
 
-    /// The kernel runs another thread on the CPU, or a fence has come: what runs there begins again.
+    /// The kernel runs another thread on the CPU, or a fence arrives: the section that runs there restarts.
     fn interrupt(s: &mut State, cpu: u8, but: usize) {
         for (i, t) in s.threads.iter_mut().enumerate() {
             if i != but && inside(t.pc).is_some() && t.at == cpu {
@@ -685,7 +685,7 @@ impl Protocol {
             }
         }
     }
-    /// Whether the thread may write to that region now; what is wrong otherwise.
+    /// Returns `true` if the thread may write to the region now; otherwise records the fault.
     fn writes(&self, s: &mut State, me: usize, region: u8) -> bool {
         let fault = if region == EMPTY {
             Some(Fault::EmptyWritten)
@@ -734,7 +734,7 @@ impl Protocol {
                 t.pc = Pc::Read(stage);
             }
             Pc::Read(stage) => self.read(s, me, stage, &region),
-            // The new cap, which stays if the section is aborted behind it.
+            // Stores the new `cap`, which stays if the section is aborted after this.
             Pc::Store(stage) => {
                 if self.writes(s, me, t.region) {
                     s.regions[usize::from(t.region)].cap = t.cap;
@@ -796,7 +796,7 @@ impl Protocol {
             _ => unreachable!("{:?} is no step of a section", t.pc),
         }
     }
-    /// What a section reads before it stores anything.
+    /// Reads everything that a section reads before its first store.
     fn read(&self, s: &mut State, me: usize, stage: Stage, region: &Region) {
         let (_, n) = Self::pushed(&s.threads[me], stage);
         let t = &mut s.threads[me];
@@ -836,7 +836,7 @@ impl Protocol {
             }
         }
     }
-    /// What comes behind a section.
+    /// Chooses the step after a section.
     fn after(&self, s: &mut State, me: usize, stage: Stage, done: bool) {
         let t = &mut s.threads[me];
         (t.at, t.region, t.len, t.cap, t.read) = (0, 0, 0, 0, [0; BATCH]);
@@ -865,7 +865,7 @@ impl Protocol {
         };
     }
 
-    // ---- the rest ----
+    // ---- other steps ----
 
     fn back(s: &mut State, round: Round) {
         if round == 0 {
@@ -895,7 +895,7 @@ impl Protocol {
             }
         }
     }
-    /// Where a visit to the depot that takes goes on.
+    /// Continues after a visit to the depot that takes a magazine.
     fn taken(&self, s: &mut State, me: usize, got: bool) {
         let t = &mut s.threads[me];
         match (t.op, got) {
@@ -906,7 +906,7 @@ impl Protocol {
             (_, false) => Self::end(s, me),
         }
     }
-    /// One of the magazine's rounds is the caller's, the others go on the stack.
+    /// Keeps one round of the magazine for the caller; the others go on the stack.
     fn keep_one(&self, s: &mut State, me: usize) {
         let t = &mut s.threads[me];
         t.open = false;
@@ -917,7 +917,7 @@ impl Protocol {
         }
         t.pc = Pc::Enter(Stage::Rest);
     }
-    /// Where a drain goes on that has nothing more to give away.
+    /// Continues a drain that has nothing more to flush.
     fn given(&self, s: &mut State, me: usize) {
         let t = &mut s.threads[me];
         match t.op {
@@ -982,7 +982,7 @@ impl Protocol {
                 return Self::end(s, me);
             }
 
-            // ---- the opening of a stack ----
+            // ---- opening a stack ----
             Pc::IsOpen(stage) => {
                 s.threads[me].at = cpu;
                 if s.regions[at].limit > 0 {
@@ -1118,7 +1118,7 @@ impl Protocol {
                     Op::Reap => region.is_idle(),
                     _ => for_good && region.limit > 0 || region.len > 0,
                 };
-                // (The first one that it looks at, whichever that is: a model's CPUs are alike.)
+                // The planted bug checks only the first CPU, whichever it is: a model's CPUs are alike.
                 let first = t.todo == (1 << self.cpus) - 1;
                 let left_out = self.has(Bug::RetiresOneCpu) && t.op == Op::Retire && !first;
                 if wanted && region.committed && !left_out {
@@ -1197,8 +1197,7 @@ impl Protocol {
                 s.threads[me].away = 0;
                 go = if t.op == Op::Reap { Pc::LockToClaim } else { Pc::GiveStack };
             }
-            // What a sweep took is collected, unless a drain took it over.
-            // A layer that goes has nobody who collects from it.
+            // Collects what a sweep took, unless a drain took it over. After the number was returned, no thread collects.
             Pc::LockToClaim if s.threads.iter().any(|t| t.op == Op::Retire) => return Self::end(s, me),
             Pc::LockToClaim => {
                 let number = core::mem::take(&mut s.number.waiting);
@@ -1250,7 +1249,7 @@ impl Protocol {
             }
             Pc::Limit => {
                 let smaller = if s.number.open == self.reach { self.capacity } else { self.reach };
-                // A class that is closed stays so.
+                // A closed class stays closed.
                 let resized = if s.number.open == 0 { 0 } else { smaller };
                 Self::set_limit(s, if t.op == Op::Resize { resized } else { 0 });
                 s.drains = 0;
@@ -1275,7 +1274,7 @@ impl Protocol {
                 }
                 go = Pc::Want;
             }
-            // Another owner gets the number, with rounds of its own.
+            // Another owner gets the number, with other rounds.
             Pc::Forget => {
                 for region in &mut s.regions {
                     (region.taken, region.taken_by, region.seen) = (0, 0, 0);
@@ -1309,7 +1308,7 @@ impl Protocol {
         }
         s.threads[me].pc = go;
     }
-    /// Where a drain goes on that has taken what it wanted.
+    /// Continues a drain that has taken all rounds that it wanted.
     fn owned_all(&self, s: &mut State, me: usize) -> Pc {
         (s.threads[me].todo, s.threads[me].away) = (0, 0);
         if s.threads[me].op == Op::Retire { Pc::Forget } else { Pc::Claim }
@@ -1332,7 +1331,7 @@ impl Protocol {
         region.see();
     }
 
-    /// The process forks, and this is the child: what other threads had in hand is lost.
+    /// The process forks, and this is the child: rounds that other threads carried are lost.
     fn child(&self, s: &mut State, me: usize) {
         if s.away != 0 {
             s.fault = Some(Fault::AwayInChild);
@@ -1374,9 +1373,9 @@ impl Protocol {
         s.child = true;
     }
 
-    // ---- what must hold ----
+    // ---- invariants ----
 
-    /// How often each round is somewhere.
+    /// The number of places in which each round is.
     fn places(&self, s: &State) -> [u8; 16] {
         let mut times = [0; 16];
         let mut count = |rounds: &[Round]| rounds.iter().for_each(|round| times[usize::from(*round)] += 1);
@@ -1397,20 +1396,21 @@ impl Protocol {
         }
         times
     }
-    /// Each round is in one place.
+    /// Returns `true` if each round is in exactly one place.
     pub(crate) fn each_in_one_place(&self, s: &State) -> bool {
         let times = self.places(s);
         let living = (self.fresh(0) | self.fresh(1) & if s.dead == 0 { 0 } else { !0 }) & !s.dead;
         (1..16).all(|round: usize| living & bit(round) == 0 || times[round] == 1) && times[0] == 0
     }
-    /// No stack holds more than it has places for, nor has more than its reach.
+    /// Returns `true` if no stack holds more rounds than it has places, or has more places than its reach.
     pub(crate) fn within_reach(&self, s: &State) -> bool {
-        // In a child, what a drain had taken lies again where it lay, on a stack without places until the next push.
+        // In a child, rounds that a drain had taken are on their stack again, which has no places until the next push.
         let most = |region: &Region| if s.child { self.reach } else { region.cap };
         let fits = |region: &Region| region.len <= most(region) && region.cap.max(region.limit) <= self.reach;
         s.regions.iter().all(fits)
     }
-    /// With nobody at work nothing is claimed, locked, away or taken, and the class is open as it should be.
+    /// Returns `true` unless no thread is at work and yet something is claimed, locked, away or taken, or the class is not open
+    /// as it should be.
     pub(crate) fn at_rest(&self, s: &State) -> bool {
         let at_work = s.threads.iter().any(|t| !matches!(t.pc, Pc::Idle | Pc::Gone));
         let number = &s.number;
@@ -1420,17 +1420,17 @@ impl Protocol {
                 && s.regions.iter().all(|region| (region.claim | region.taken) == 0)
     }
 
-    // ---- states that are alike ----
+    // ---- equivalent states ----
 
-    /// The same state, for whom all CPUs and all rounds are alike: CPUs are sorted by what can be told of them, rounds are named in
-    /// the order of their places.
+    /// The representative of all states that differ only in the names of CPUs and rounds: CPUs are sorted by what distinguishes
+    /// them, rounds are numbered in the order of their places.
     pub(crate) fn canonical(&self, before: &State) -> State {
         let mut s = self.without_garbage(before);
         self.sort_cpus(&mut s);
         self.name_rounds(&mut s);
         s
     }
-    /// Whether a state is that canonical one but for names. (CPUs of which the same can be told are in any order in it.)
+    /// Returns `true` if a state equals that canonical one up to names. (CPUs that nothing distinguishes are in any order in it.)
     pub(crate) fn is_like(&self, state: &State, canonical: &State) -> bool {
         let state = self.without_garbage(state);
         let all = [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]];
@@ -1441,7 +1441,7 @@ impl Protocol {
             renamed == *canonical
         })
     }
-    /// The same state without what nobody will read.
+    /// The same state with values cleared that no step will read.
     pub(crate) fn without_garbage(&self, state: &State) -> State {
         let mut s = *state;
         self.forget_garbage(&mut s);
@@ -1508,7 +1508,7 @@ impl Protocol {
     }
     fn name_rounds(&self, s: &mut State) {
         let mut names = [0_u8; 16];
-        // Those of the second owner are told from the first one's.
+        // Rounds of the second owner keep other numbers than the first owner's.
         let (old, mut next) = (s.dead, [1, 1 + if s.dead == 0 { 0 } else { self.rounds }]);
         let mut name = |round: &mut Round| {
             if *round > 0 {
@@ -1539,7 +1539,7 @@ impl Protocol {
     }
 }
 
-/// The stage of the section that a thread is inside of.
+/// The stage of the section that a thread is in.
 pub(crate) fn inside(pc: Pc) -> Option<Stage> {
     match pc {
         Pc::Read(stage) | Pc::Store(stage) | Pc::Write(stage) | Pc::Commit(stage) | Pc::Leave(stage, _) => {
@@ -1548,7 +1548,7 @@ pub(crate) fn inside(pc: Pc) -> Option<Stage> {
         _ => None,
     }
 }
-/// Whether `at` means something.
+/// Returns `true` if a step uses `at`.
 fn uses_at(pc: Pc) -> bool {
     matches!(pc, Pc::TryDrains(_) | Pc::Open(_) | Pc::Own | Pc::PutBack | Pc::ForgetTaken | Pc::GiveRound)
 }

@@ -1,40 +1,40 @@
-//! How the reaper that a subsystem starts by itself sleeps, is woken, ends and comes back in the child of a fork
-//! (`slab/src/reclaim/reaper/background.rs`). What it does in an interval is not here: a reap is one of the operations of `model.rs`.
+//! How the reaper that a subsystem starts automatically sleeps, is woken, exits, and restarts in the child of a fork
+//! (`slab/src/reclaim/reaper/background.rs`). The work of an interval is not modelled here: a reap is an operation of `model.rs`.
 //!
-//! Pages come back under a zone's lock, which counts them. That count is here as what the reaper asks of it: whether pages came
-//! since it last looked. A time-out may end each sleep at any moment, as it does in the end: so whatever holds here holds for
+//! Pages are freed under a zone's lock, which counts them. The model keeps of that count what the reaper asks for: `true` if
+//! pages were freed since it last looked. A time-out may end each sleep at any moment, so an invariant that holds here holds for
 //! every interval.
 
 use crate::graph::{Fair, Move};
 
 /// Threads that free.
 const FREERS: usize = 2;
-/// Intervals in a row that find nothing before it sleeps.
+/// Consecutive intervals that must find nothing before it sleeps.
 const QUIET: u8 = 2;
 const REAPER: usize = 0;
-/// The thread whose allocations make the subsystem grow, and which drops it.
+/// The thread that makes the subsystem grow by allocating, and that drops it.
 const GROWER: usize = 1;
-/// Not a thread: that a reaper without a subsystem ends.
+/// Not a thread: the obligation that a reaper without a subsystem exits.
 const END: usize = 2 + FREERS;
 
-/// A line that is wrong.
+/// A planted bug: one wrong line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Bug {
-    /// The reaper does not look again behind saying that it sleeps.
+    /// The reaper does not check again after it announced that it sleeps.
     LooksOnce,
-    /// A free looks whether it sleeps, and counts its pages then.
+    /// A free checks the reaper's state before it counts its pages.
     WakesBeforeItCounts,
-    /// A free wakes it and leaves word that it sleeps.
+    /// A free wakes the reaper but leaves the state `Asleep`.
     StaysAsleep,
-    /// The child of a fork believes that it has the thread.
+    /// The child of a fork assumes that it has the thread.
     ChildBelieves,
-    /// A start that is refused is not tried again.
+    /// A start that the system refused is not tried again.
     RefusedForGood,
-    /// It keeps the subsystem while it sleeps.
+    /// The reaper keeps a reference to the subsystem while it sleeps.
     KeepsSubsystem,
 }
 
-/// The word that all look at.
+/// The reaper's state, which all threads read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Word {
     Wanted,
@@ -42,11 +42,11 @@ enum Word {
     Asleep,
 }
 
-/// Where the reaper's thread is.
+/// The position of the reaper's thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum At {
     None,
-    /// Asks for the subsystem, which it has during an interval.
+    /// Requests the subsystem, of which it holds a reference during an interval.
     Ask,
     Interval,
     Count,
@@ -54,13 +54,13 @@ enum At {
     SayAsleep,
     LookAgain,
     SayRunning,
-    /// Whether it still sleeps.
+    /// Checks that it should still sleep.
     Check,
     Sleep,
     Ended,
 }
 
-/// Where a free is.
+/// The position of a free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Free {
     Idle,
@@ -71,27 +71,27 @@ enum Free {
     Gone,
 }
 
-/// All of it.
+/// The whole state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct State {
     word: Word,
     at: At,
     quiet: u8,
-    /// Pages came since the reaper last asked for the count,
+    /// `true` if pages were freed since the reaper last read the count.
     changed: bool,
-    /// and since an interval last looked for them.
+    /// `true` if pages were freed since an interval last looked for them.
     unreaped: bool,
-    /// It was unparked.
+    /// `true` if the thread was unparked.
     token: bool,
     freers: [Free; FREERS],
     starting: bool,
     refused: bool,
-    /// Users have the subsystem.
+    /// `true` while users have the subsystem.
     used: bool,
     child: bool,
 }
 
-/// The reaper, with a bug or without.
+/// The model, with a planted bug or without.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reaper(pub Option<Bug>);
 
@@ -114,7 +114,7 @@ impl Reaper {
                 next.changed = false;
                 if next.quiet < QUIET { At::Nap } else { At::SayAsleep }
             }
-            // Unparked, or the interval is over.
+            // Unparked, or the interval has passed.
             At::Nap => {
                 next.token = false;
                 At::Ask
@@ -200,7 +200,7 @@ impl Fair for Reaper {
             let begins = s.freers[i] == Free::Idle;
             self.free(s, i).into_iter().for_each(|to| add(2 + i, begins, to));
         }
-        // It grows as long as it is used: so it starts one that is wanted. The system may refuse it once.
+        // The subsystem grows as long as it is used, so it starts a wanted reaper. The system may refuse that once.
         if s.starting {
             add(GROWER, false, State { starting: false, at: At::Ask, quiet: 0, ..s });
             if !s.refused {
@@ -212,13 +212,13 @@ impl Fair for Reaper {
         }
         let idle = s.freers.iter().all(|free| matches!(free, Free::Idle | Free::Gone));
         if s.used && !s.starting && idle {
-            // The last user's drop unparks it.
+            // The drop of the last user unparks the reaper.
             add(GROWER, true, State { used: false, token: true, ..s });
         }
         if s.used && !s.starting && !s.child {
             let word = if self.has(Bug::ChildBelieves) { s.word } else { Word::Wanted };
             let (at, freers) = (At::None, [Free::Idle, Free::Gone]);
-            // What other threads had counted is not lost: it was under a lock.
+            // Counts of other threads are not lost: they changed under a lock.
             add(GROWER, true, State { word, at, freers, token: false, child: true, ..s });
         }
     }
@@ -227,7 +227,7 @@ impl Fair for Reaper {
     }
     fn busy(&self, s: &State, thread: usize) -> bool {
         match thread {
-            // Pages came back: an interval has to come.
+            // Pages were freed: an interval has to come.
             REAPER => s.unreaped && s.used,
             GROWER => s.starting,
             END => !s.used && !matches!(s.at, At::None | At::Ended),

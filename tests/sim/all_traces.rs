@@ -1,7 +1,7 @@
-//! Every number of every `facts.json` in the folder that `USLAB_TRACES` names, beside ours.
+//! Compares every number of every `facts.json` in the folder that `USLAB_TRACES` names with the numbers that `uslab` computes.
 //!
-//! The facts come with the traces and were computed by another program. Each sub-folder with a `facts.json` and a
-//! `trace.txt.zst` (or `trace.txt`) is one trace.
+//! The facts come with the traces and were computed by another program. Each subfolder with a `facts.json` and a `trace.txt.zst`
+//! (or `trace.txt`) is one trace.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ fn our_facts_are_those_that_come_with_the_traces() {
     assert!(failures.is_empty(), "{} differences:\n{}", failures.len(), failures.join("\n"));
 }
 
-/// The folders of traces with facts, one at least.
+/// The folders of traces with facts; at least one.
 pub(crate) fn traces_in(folder: &Path) -> Vec<PathBuf> {
     let mut traces: Vec<PathBuf> = std::fs::read_dir(folder)
         .unwrap_or_else(|e| panic!("{}: {e}", folder.display()))
@@ -37,7 +37,7 @@ pub(crate) fn traces_in(folder: &Path) -> Vec<PathBuf> {
     traces
 }
 
-/// Values compared so far, by the name of their fact.
+/// The number of values compared so far, by the name of their fact.
 #[derive(Default)]
 struct Comparison {
     values: BTreeMap<String, usize>,
@@ -61,7 +61,7 @@ impl Comparison {
     }
 }
 
-/// Equality; of fractions, to a nanosecond.
+/// Returns `true` if the values are equal; fractions, to a nanosecond.
 fn same(a: &Value, b: &Value) -> bool {
     match (a, b) {
         (Value::Array(a), Value::Array(b)) => a.len() == b.len() && a.iter().zip(b).all(|(a, b)| same(a, b)),
@@ -94,7 +94,7 @@ fn compare(folder: &Path) -> Comparison {
             "caches" => caches(&mut comparison, &facts.caches, theirs),
             "slabinfo" => slabinfo(&mut comparison, &facts.slabinfo, theirs),
             "phases" => phases(&mut comparison, &facts, theirs),
-            // The script keeps the most frequent; of equally frequent ones it is anyone's choice which.
+            // The script keeps the most frequent ones; among equally frequent ones its choice is arbitrary.
             "gfp" | "hidden_alloc_caches" | "hidden_free_sites" => {
                 let (ours, all) = counted(fact, &facts, theirs);
                 comparison.value(fact, ours, &all);
@@ -105,7 +105,7 @@ fn compare(folder: &Path) -> Comparison {
     comparison
 }
 
-/// Facts that are one value, or a list or map that is compared as a whole.
+/// The value of a fact that is one value, or a list or map compared as a whole.
 fn simple(fact: &str, facts: &Facts) -> Value {
     let (objects, pages, sources) = (&facts.objects, &facts.pages, facts.name_sources);
     let map =
@@ -223,7 +223,7 @@ fn simple(fact: &str, facts: &Facts) -> Value {
     }
 }
 
-/// Ours and theirs, where theirs is the head of a list sorted by count: the counts, and each name with its count.
+/// Our value and theirs, where theirs is the head of a list sorted by count: the counts, and each name with its count.
 fn counted(fact: &str, facts: &Facts, theirs: &Value) -> (Value, Value) {
     let ours: Vec<(String, u64)> = match fact {
         "gfp" => facts.gfp.clone(),

@@ -1,4 +1,4 @@
-//! What is wrong with a file is said with its name and place, and nothing panics.
+//! An error in a file is reported with the file's name and the place, and nothing panics.
 
 use std::io::Cursor;
 use std::path::{Path, PathBuf};
@@ -59,7 +59,7 @@ fn text_that_is_not_a_trace() {
 
 #[test]
 fn compressed_files_that_are_cut_or_damaged() {
-    // Numbers that differ, so that what is packed is not tiny.
+    // Numbers that vary, so that the packed file is not tiny.
     let text: String = (0..1000_u64)
         .map(|n| GOOD.replace("004a9a000", &format!("{:09x}", n.wrapping_mul(0x9e37_79b9) & 0xf_ffff_ffc0)))
         .collect();
@@ -67,7 +67,7 @@ fn compressed_files_that_are_cut_or_damaged() {
         let packed = packing.pack(text.as_bytes());
         let events = |bytes: &[u8]| read("t", bytes).map(|recording| recording.counts().events);
         assert_eq!(events(&packed).unwrap(), 1000, "{packing:?}");
-        // What `cat` makes of two files is a file.
+        // `cat` of two packed files is a packed file.
         assert_eq!(events(&packed.repeat(2)).unwrap(), 2000, "{packing:?}");
         let mut cuts = vec![6, 11, 20, packed.len() / 2, packed.len() - 9, packed.len() - 1];
         cuts.extend((0..packed.len()).skip(7).step_by(997));
@@ -84,7 +84,7 @@ fn compressed_files_that_are_cut_or_damaged() {
             damaged[at..at + 4].iter_mut().for_each(|byte| *byte ^= 0x55);
             events(&damaged).unwrap_err()
         };
-        // In the sums at its end; and in the middle, from where some decoders miss the end.
+        // Damage in the checksums at the end, then in the middle, after which some decoders miss the end.
         let error = damaged(packed.len() - 4);
         assert!(matches!(error, TraceError::Damaged { .. }), "{packing:?}: {error:?}");
         assert_eq!(error.to_string(), format!("t: its {} data is damaged", packing.name()));
@@ -97,8 +97,8 @@ fn compressed_files_that_are_cut_or_damaged() {
 #[test]
 fn an_xz_file_that_asks_for_too_much_memory_is_refused_before_it_gets_it() {
     let mut packed = Packing::Xz.pack(GOOD.as_bytes());
-    // Behind the stream's header of 12 bytes: the block header's length, flags, the filter's number and its length of one byte,
-    // which is the window: 30 is 128 MiB, 31 is 192.
+    // The stream's header has 12 bytes. Then the block header has its length, flags, the filter's number, and the filter's
+    // property of one byte, the window: 30 is 128 MiB, 31 is 192 MiB.
     assert_eq!(packed[14..16], [0x21, 1]);
     let length = (usize::from(packed[12]) + 1) * 4;
     let mut with_window = |code| {
@@ -117,7 +117,7 @@ fn an_xz_file_that_asks_for_too_much_memory_is_refused_before_it_gets_it() {
 
 #[test]
 fn a_line_that_is_cut() {
-    // Once the whole trace was refused for it.
+    // Regression test: the whole trace was refused for a cut last line.
     let cut = GOOD.repeat(3);
     let cut = &cut[..cut.len() - 70];
     let recording = read("t.txt", cut.as_bytes()).unwrap();
@@ -125,15 +125,15 @@ fn a_line_that_is_cut() {
     let (line, text) = recording.counts().cut_line.clone().unwrap();
     assert_eq!(line, 3);
     assert!(GOOD.starts_with(&text), "{text}");
-    // A file of nothing else is no trace.
+    // A file with nothing else is not a trace.
     let error = read("t.txt", &GOOD.as_bytes()[..80]).unwrap_err();
     assert!(matches!(&error, TraceError::NotATrace { first, .. } if !first.is_empty()), "{error:?}");
-    // A last line that is whole but for its line feed is an event like any other, and noted.
+    // A last line that only lacks its line feed is an event like any other, and counted.
     let whole = GOOD.repeat(3);
     let recording = read("t.txt", whole.trim_end().as_bytes()).unwrap();
     assert_eq!(recording.counts().events, 3);
     assert!(recording.counts().unterminated && recording.counts().cut_line.is_none());
-    // A line cut in the middle of the file is not understood, and shown.
+    // A line cut in the middle of the file is not understood, and shown in the report.
     let middle = format!("{GOOD}{}\n{}", &GOOD[..80], GOOD.repeat(20));
     let recording = read("t.txt", middle.as_bytes()).unwrap();
     assert_eq!((recording.counts().events, recording.counts().not_understood), (21, 1));
@@ -148,7 +148,7 @@ fn a_line_that_never_ends() {
 
 #[test]
 fn values_that_cannot_be() {
-    // These once went on to where a kernel's free pages are rebuilt, and panicked there.
+    // Regression test: these went on to the code that rebuilds a kernel's free pages, and it panicked.
     let locked = "  a-1 [000] .....  1.0: mm_page_alloc_zone_locked: page=ffffea0000a34640 pfn=0x28d19 order=0 migratetype=0 percpu_refill=0\n";
     let drained = "  a-1 [000] .....  1.0: mm_page_pcpu_drain: page=ffffea0000a34640 pfn=0x28d19 order=0 migratetype=0\n";
     let page = "  a-1 [000] .....  1.0: mm_page_alloc: page=ffffea0000a34640 pfn=0x28d19 order=0 migratetype=0 gfp_flags=GFP\n";
@@ -183,8 +183,8 @@ fn tables_that_are_damaged() {
     assert_eq!(error, format!("{}:2: expected ` : tunables` after a name and five numbers", path.display()));
 }
 
-/// Ten thousand traces with flipped bytes, cuts, shuffled, doubled and foreign lines, changed digits, compressed or not:
-/// each is read or refused, none panics or hangs.
+/// Ten thousand traces with flipped bytes, cuts, shuffled, repeated and foreign lines, and changed digits, compressed or not.
+/// Each is read or refused; none panics or hangs.
 #[test]
 fn mangled_traces_never_panic() {
     let samples: Vec<Vec<u8>> = sample_files().iter().map(|path| unpacked(path)).collect();
@@ -202,7 +202,7 @@ fn mangled_traces_never_panic() {
                 while ops.next_op().unwrap().is_some() {
                     operations += 1;
                 }
-                // An event gives its own operation, and a free for each object that was live.
+                // An event yields its operation, and a free for an object that was live.
                 assert!(operations <= 2 * events, "round {round}: {operations} from {events} events");
                 let facts = ops.facts(&Tables::default());
                 assert_eq!(
@@ -238,7 +238,7 @@ fn unpacked(path: &Path) -> Vec<u8> {
     zstd::decode_all(&std::fs::read(path).unwrap()[..]).unwrap()
 }
 
-/// A piece of a sample with a few things done to it.
+/// A piece of a sample with a few random changes.
 fn mangled(samples: &[Vec<&[u8]>], rng: &mut SmallRng) -> Vec<u8> {
     let sample = samples.choose(rng).unwrap();
     let start = if rng.random_bool(0.3) { 0 } else { rng.random_range(0..sample.len()) };

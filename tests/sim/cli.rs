@@ -1,4 +1,4 @@
-//! The command `uslab` from outside: its verbs, its JSON, its errors and exit codes.
+//! The command `uslab` from outside: its verbs, JSON, errors and exit codes.
 
 use serde_json::Value;
 use std::io::Write;
@@ -22,7 +22,7 @@ pub(crate) fn uslab_with(args: &[&str], input: &[u8]) -> Output {
         .stderr(Stdio::piped())
         .spawn()
         .expect("the binary starts");
-    // A program that ends before it has read everything breaks the pipe: that is its right.
+    // A program that exits before it has read everything breaks the pipe, which is allowed.
     let _ = child.stdin.take().map(|mut stdin| stdin.write_all(input));
     child.wait_with_output().expect("the binary ends")
 }
@@ -32,7 +32,7 @@ pub(crate) fn said(output: &Output) -> (Option<i32>, String, String) {
     (output.status.code(), text(&output.stdout), text(&output.stderr))
 }
 
-/// Exit code 2, nothing on standard output, and a message with all of `parts`.
+/// Checks that the command is refused: exit code 2, empty standard output, and a message that contains all of `parts`.
 #[track_caller]
 pub(crate) fn refused(args: &[&str], parts: &[&str]) {
     let (code, out, err) = said(&uslab(args));
@@ -48,7 +48,7 @@ pub(crate) fn sample(name: &str) -> PathBuf {
     workspace().join("sim/data/samples").join(name)
 }
 
-/// A small trace: three pages, an object allocated and freed.
+/// A small trace: three pages, and an object that is allocated and freed.
 const SMALL: &str = "\
 # tracer: nop
 #
@@ -92,7 +92,7 @@ fn without_arguments_a_newcomer_sees_the_bundled_trace_explained() {
         assert!(out.contains(part), "expected {part:?} in {out}");
     }
     assert!(!out.contains("Simulated") && !out.contains("seed"), "the traced machine, simulated: {out}");
-    // The README shows how it begins. (A debug build checks frees, and commits memory for that.)
+    // The README shows the beginning of this output. (A debug build checks frees, and commits memory for that.)
     let shown =
         include_str!("../../README.md").split("```text\n").nth(1).and_then(|block| block.split("```").next());
     let shown: Vec<&str> = shown.expect("a block of text").lines().collect();
@@ -191,7 +191,7 @@ fn the_same_trace_gives_the_same_report_but_for_times() {
     assert_eq!(report(), report());
 }
 
-/// Once it took a seed and printed it, though nothing in a replay is random.
+/// Regression test: a replay accepted and printed a seed, although nothing in it is random.
 #[test]
 fn a_replay_has_no_seed() {
     refused(&["replay", "--seed", "7"], &["--seed"]);
@@ -200,7 +200,7 @@ fn a_replay_has_no_seed() {
     assert!(!out.contains("seed"), "{out}");
 }
 
-/// Once the introduction came, and no table.
+/// Regression test: the introduction was printed without a table.
 #[test]
 fn all_without_a_file_shows_every_cache_of_the_bundled_trace() {
     let (code, out, err) = said(&uslab(&["replay", "--all"]));
@@ -210,8 +210,8 @@ fn all_without_a_file_shows_every_cache_of_the_bundled_trace() {
     assert!(!out.contains("Where to go next"), "{out}");
 }
 
-/// Once a simulated machine of 64 CPUs was called the real kernel's, CPUs without events were passed over in silence, and
-/// one CPU freed what "another CPU" had allocated.
+/// Regression test: a simulated machine of 64 CPUs was reported as the real kernel's, CPUs without events were omitted silently,
+/// and one CPU freed what "another CPU" had allocated.
 #[test]
 fn the_traced_machine_the_simulated_one_and_what_was_used_are_told_apart() {
     let introduction = |args: &[&str]| said(&uslab(&[&["replay"][..], args].concat())).1;
@@ -255,7 +255,7 @@ fn the_traced_machine_the_simulated_one_and_what_was_used_are_told_apart() {
     assert_eq!((used, remote), ([4, 4], far), "each CPU is a node");
 }
 
-/// Once the time was spread over events that ask nothing of the allocator, too.
+/// Regression test: the time was divided by all events, including those that request nothing from the allocator.
 #[test]
 fn nanoseconds_an_operation_are_of_operations_that_were_replayed() {
     let ignored = "\
@@ -272,7 +272,7 @@ fn nanoseconds_an_operation_are_of_operations_that_were_replayed() {
     assert!(same(number("read_ns_per_event") * 5.0, number("read_seconds") * 1e9), "{report}");
 }
 
-/// Once the marks of the simulated zones left out what a kernel with huge pages keeps free.
+/// Regression test: the watermarks of the simulated zones left out the pages that a kernel with huge pages keeps free.
 #[test]
 fn watermarks_have_the_huge_page_daemons_part() {
     let trace = Folder::new();
@@ -282,14 +282,14 @@ fn watermarks_have_the_huge_page_daemons_part() {
     assert_eq!(report["buddy"]["zones"][0]["watermarks"]["min"], 11 * 512);
 }
 
-/// The first lines of a report, before its first table.
+/// The lines of a report before its first table.
 fn first_lines(args: &[&str], input: &str) -> Vec<String> {
     let (code, out, err) = said(&uslab_with(&[&["replay"][..], args].concat(), input.as_bytes()));
     assert_eq!((code, err.as_str()), (Some(0), ""), "{args:?}");
     out.lines().take_while(|line| !line.is_empty()).map(str::to_owned).collect()
 }
 
-/// Once all of these went by in silence, but for the cut line, for which the trace was refused.
+/// Regression test: none of these was reported, except the cut line, for which the trace was refused.
 #[test]
 fn a_trace_that_is_cut_overrun_or_hashed_says_so_in_its_first_lines() {
     let of = |name: &str| first_lines(&[sample(name).to_str().unwrap()], "")[2..].join("\n");
@@ -306,7 +306,7 @@ fn a_trace_that_is_cut_overrun_or_hashed_says_so_in_its_first_lines() {
             "{said}"
         );
     }
-    // Its addresses were moved, and no longer belong to its page numbers.
+    // Its addresses were moved and no longer correspond to its page frame numbers.
     let moved = of("perf-script-6.18.txt.zst");
     assert!(moved.contains("which pages are slabs cannot be known"), "{moved}");
 
@@ -373,7 +373,7 @@ fn lost_events_are_reported() {
     assert!(out.contains("WARNING: the kernel lost 2,533 events"), "{out}");
 }
 
-/// The verb was the name of a file, and another verb ran.
+/// Regression test: a verb after `--json` was taken for a file name, and another verb ran.
 #[test]
 fn json_takes_no_verb_for_a_file() {
     let is_a_verb = |arguments: &[&str], verb: &str| {
@@ -472,7 +472,7 @@ fn the_page_size_of_the_traced_machine_is_found_given_or_said_to_be_unknown() {
     assert!(first_lines(&[hashed], "").iter().any(|line| line == unknown));
     assert_eq!(known(&[hashed, "--page-size", "64K"]), (65_536, "given".to_owned()));
     assert!(!first_lines(&[hashed, "--page-size", "64k"], "").iter().any(|line| line == unknown));
-    // The kernel's table beside a trace tells it, too.
+    // The kernel's table next to a trace also determines it.
     let trace = folder.file("trace", SMALL);
     assert_eq!(known(&[&trace]).1, "assumed");
     folder.file(
@@ -524,7 +524,7 @@ fn call_sites_and_lifetimes_add_up_to_the_trace_on_any_machine() {
         }
         assert!(row["operations"]["p50"].as_f64() >= Some(1.0), "{row}");
     }
-    // They are the trace's, not the simulated machine's.
+    // These are the traced machine's, not the simulated one's.
     assert_eq!(replay_json(&[path, "--callers", "--cpus", "1"])["callers"], report["callers"]);
     assert!(replay_json(&[path])["callers"].is_null());
 
@@ -545,7 +545,7 @@ fn call_sites_and_lifetimes_add_up_to_the_trace_on_any_machine() {
 #[test]
 fn a_programs_malloc_is_replayed_on_kmalloc() {
     let folder = Folder::new();
-    // Two of one class, one of no bytes, pages, and what malloc maps by itself; a free of nothing.
+    // Two blocks of one class, one of 0 bytes, one of pages, one that malloc maps separately, and a free of nothing.
     let text = "Alloc(552),\nAlloc(1000),\nAlloc(0),\nAlloc(20000),\nAlloc(5000000),\nFree(0),\nFree(0),\nFree(4),\nFree(3),\n";
     let trace = folder.file("program.trace", Packing::Xz.pack(text.as_bytes()));
     let report = replay_json(&[&trace, "--callers", "--strict"]);
@@ -565,7 +565,7 @@ fn a_programs_malloc_is_replayed_on_kmalloc() {
     };
     assert_eq!((counts("kmalloc-1k"), counts("kmalloc-8")), ([2, 1, 1], [1, 0, 1]));
     assert_eq!(counts("kmalloc-large"), [1, 1, 0]);
-    // There is no clock: lifetimes are in operations.
+    // The trace has no clock: lifetimes are in operations.
     let lives = report["callers"]["lifetimes"].as_array().unwrap();
     let large = lives.iter().find(|row| row["cache"] == "kmalloc-large").unwrap();
     assert!(large["microseconds"].is_null());
@@ -574,10 +574,10 @@ fn a_programs_malloc_is_replayed_on_kmalloc() {
     assert_eq!(code, Some(0));
     assert!(out.contains("1 asked for 0 bytes, and got an object of the smallest size class"), "{out}");
     assert!(out.contains("WARNING: 1 allocations above 4 MiB were left out"), "{out}");
-    // More than there is on the machine of a design, which once said nothing of it.
+    // More than a design's machine has. Regression test: the design did not report that.
     let large = folder.file("large.trace", "Alloc(1048576),\n".repeat(1100));
     refused(&["replay", &large, "--design", "slub"], &["--design slub", "find no memory", "1024 MiB"]);
-    // What is no operation is told, and a last line that is cut is left out.
+    // A line that is not an operation is reported, and a cut last line is omitted.
     let wrong = folder.file("wrong.trace", "Alloc(8),\nRealloc(0, 16),\nFree(0),\nAlloc(1");
     let lines = first_lines(&[&wrong], "").join("\n");
     assert!(
@@ -595,7 +595,7 @@ fn a_trace_is_made_of_a_distribution_and_always_the_same() {
     assert_eq!((&report["facts"]["format"], &report["not_understood"]), (&"fleetbench".into(), &0.into()));
     assert_eq!(report["conservation"]["violated"], 0);
     let objects = &report["objects"];
-    // The rows' live blocks have 1,416,000 bytes.
+    // The rows' live blocks have 1,416,000 bytes in all.
     let blocks = 4041.0 * ((64 << 20) as f64 / 1_416_000.0);
     let (live, events) = (objects["live"].as_f64().unwrap(), report["events_total"].as_u64().unwrap());
     assert!((live / blocks - 1.0).abs() < 0.05, "{live}");
@@ -611,7 +611,7 @@ fn a_trace_is_made_of_a_distribution_and_always_the_same() {
     refused(&["replay", &none], &[&none, "no event in 1 lines"]);
 }
 
-/// Once folded onto the last CPU without a word.
+/// Regression test: such CPUs were silently folded onto the last one.
 #[test]
 fn a_trace_of_more_cpus_than_there_can_be_says_so() {
     let trace = SMALL.replace("[001]", "[1500]");
@@ -642,7 +642,7 @@ fn options_out_of_range_are_refused_with_what_is_accepted() {
     refused(&["replay", "--cpus", "2", "--nodes", "4"], &["--nodes 4", "2 CPUs"]);
     refused(&["replay", "--snapshot-every", "0"], &["--snapshot-every 0"]);
     refused(&["replay", "--magazine", "big"], &["--magazine", "auto", "off"]);
-    // More than a magazine holds: it used to be cut to that in silence.
+    // Regression test: a value larger than a magazine can hold was silently reduced.
     refused(&["replay", "--magazine", "65"], &["--magazine", "a number from 1 to 64"]);
     refused(&["replay", "--limit-memory", "lots"], &["--limit-memory", "K, M or G"]);
     refused(&["replay", "--limit-memory", "4096"], &["--limit-memory 4096", "more", ":"]);
@@ -658,7 +658,7 @@ fn options_out_of_range_are_refused_with_what_is_accepted() {
 fn a_report_is_written_wholly_or_not_at_all() {
     let folder = Folder::new();
     let trace = folder.file("trace", SMALL);
-    // The trace named as the report by mistake.
+    // The trace, named as the report by mistake, is not overwritten.
     refused(&["replay", "--json", &trace], &[&trace, "not overwritten"]);
     assert_eq!(std::fs::read_to_string(&trace).unwrap(), SMALL);
     refused(&["replay", &trace, "--json", "/no/such/folder/report.json"], &["/no/such/folder"]);
@@ -670,7 +670,7 @@ fn a_report_is_written_wholly_or_not_at_all() {
     assert_eq!(read["events_total"], 3);
 }
 
-/// A device named as the report once was replaced by a file: `/dev/null` of the whole machine, for root.
+/// Regression test: a device named as the report was replaced by a file: `/dev/null` of the whole machine, for root.
 #[test]
 fn a_report_to_a_pipe_or_device_goes_into_it_and_does_not_replace_it() {
     use std::os::unix::fs::FileTypeExt;
@@ -688,7 +688,7 @@ fn a_report_to_a_pipe_or_device_goes_into_it_and_does_not_replace_it() {
     assert_eq!(read["rows"][0]["size"], 192);
 }
 
-/// Once it had objects of 8 bytes for the whole replay.
+/// Regression test: such a cache had objects of 8 bytes for the whole replay.
 #[test]
 fn a_cache_whose_first_event_is_a_free_has_the_size_of_its_allocations() {
     let folder = Folder::new();
@@ -728,7 +728,7 @@ fn geometry_shows_layouts_and_compares_with_kernels() {
     assert_eq!(code, Some(1), "a wrong CPU count does not match");
     assert!(!wrong["mismatches"].as_array().unwrap().is_empty());
     let folder = Folder::new();
-    // An alias may have the numbers of what it is a name of, and counts for nothing.
+    // An alias has the same numbers as the cache that it names, and is not counted.
     let row = |name: &str, link: &str| format!("{name}\t{link}\t192\t0\t21\n");
     let header = "name\tlink\tslab_size\torder\tobjs_per_slab\n";
     let aliases =
@@ -743,7 +743,7 @@ fn geometry_shows_layouts_and_compares_with_kernels() {
     refused(&["geometry", "--against", &other], &[&other, "line 1"]);
 }
 
-/// Once the padding that an alignment costs was no waste.
+/// Regression test: the padding that an alignment costs did not count as waste.
 #[test]
 fn waste_has_the_padding_of_the_stride() {
     let rows = |args: &[&str]| -> Value {
@@ -762,7 +762,7 @@ fn waste_has_the_padding_of_the_stride() {
 #[test]
 fn an_order_that_cannot_be_is_refused_and_not_cut_to_a_byte() {
     let folder = Folder::new();
-    // 256 is 0 in a byte, and 0 would match.
+    // 256 is 0 in a byte, which would match.
     let table = folder.file("table", "name\tslab_size\torder\tobjs_per_slab\no\t192\t256\t21\n");
     refused(&["geometry", "--against", &table, "--cpus", "4"], &[&table, "line 2", "impossible order 256"]);
 }
@@ -782,7 +782,7 @@ fn a_cause_is_told_once() {
 fn the_memory_in_the_report_is_what_the_machine_had() {
     let folder = Folder::new();
     let trace = folder.file("trace", SMALL);
-    // More than page numbers reach: the machine is as large as it can be, and the report does not claim more.
+    // More than page frame numbers can address: the machine is as large as possible, and the report shows that size.
     let report = replay_json(&[&trace, "--limit-memory", "1000000G"]);
     assert!(report["machine"]["memory_bytes"].as_u64().unwrap() < 1 << 44, "{}", report["machine"]);
     let report = replay_json(&[&trace, "--limit-memory", "64M"]);
@@ -805,7 +805,7 @@ fn a_file_that_is_no_heap_profile_is_refused_with_what_is_accepted() {
         );
     }
     refused(&["flame", "/nowhere/heap.pb.gz"], &["cannot read `/nowhere/heap.pb.gz`: No such file"]);
-    // Frames without names show file and offset.
+    // Frames without names show the file and the offset.
     let file = files.path().join("heap.folded");
     std::fs::write(&file, "malloc-64;/nowhere/app+0x10 64\n").unwrap();
     let (code, out, err) = said(&uslab(&["flame", &file.to_string_lossy()]));
@@ -825,7 +825,7 @@ fn help_teaches_each_verb() {
     }
 }
 
-/// The program in a folder of its own, by another name of the same file: nothing is written that another test could run.
+/// The program in a separate folder, under a hard link: nothing is written that another test could run.
 fn alone() -> (tempfile::TempDir, PathBuf) {
     let built = uslab_tests::uslab();
     let folder =
@@ -835,12 +835,12 @@ fn alone() -> (tempfile::TempDir, PathBuf) {
     (folder, program)
 }
 
-/// The lab was a verb that every build of the command had to pay for.
+/// The lab was a verb, which every build of the command had to compile.
 #[test]
 fn the_lab_is_the_program_beside_or_on_the_path() {
     let listed = uslab(&["--help"]);
     assert!(said(&listed).1.lines().any(|line| line.trim_start().starts_with("lab ")), "{listed:?}");
-    // A shell says what it was told, and ends as it is told.
+    // A shell prints the arguments that it got, and exits with the code in its script.
     let told = ["-c", "echo $0 $*; exit 7", "robson", "--seed", "3", "--json", "-"];
     let (folder, program) = alone();
     let run = |path: &Path| {
@@ -855,7 +855,7 @@ fn the_lab_is_the_program_beside_or_on_the_path() {
     {
         assert!(err.contains(part), "{err}");
     }
-    // On the path, then beside the program.
+    // First on the path, then next to the program.
     let shell = |folder: &tempfile::TempDir| {
         std::os::unix::fs::symlink("/bin/sh", folder.path().join("uslab-lab")).expect("a link to a shell");
     };

@@ -1,4 +1,4 @@
-//! What several tests of traces share.
+//! Helpers for tests of traces.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -8,7 +8,7 @@ use uslab_sim::trace::{
     CacheKind, Facts, FreeOrigin, OpKind, PageFreeOrigin, PageSize, PageUse, Recording, Tables,
 };
 
-/// How a trace may be compressed.
+/// The compression of a trace.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Packing {
     Gzip,
@@ -40,19 +40,19 @@ impl Packing {
         }
     }
 
-    /// What errors call it.
+    /// The name in error messages.
     pub(crate) fn name(self) -> String {
         format!("{self:?}").to_lowercase()
     }
 }
 
-/// Where the samples' kernels, of x86-64 without randomised addresses, map page frame 0.
+/// The address at which the samples' kernels, x86-64 without address randomisation, map page frame 0.
 pub(crate) const X86_64_BASE: u64 = 0xffff_8880_0000_0000;
 
-/// The largest distance of an address from where its kernel maps page frame 0.
+/// The largest offset of a direct-map address.
 const MAPPED: u64 = 64 << 40;
 
-/// The text with other addresses: all real ones as `address` has them.
+/// The text with each direct-map address replaced by `address` of it.
 pub(crate) fn with_addresses(text: &[u8], address: impl Fn(u64) -> u64) -> Vec<u8> {
     let mut out = Vec::with_capacity(text.len());
     let mut rest = text;
@@ -71,8 +71,8 @@ pub(crate) fn with_addresses(text: &[u8], address: impl Fn(u64) -> u64) -> Vec<u
     out
 }
 
-/// An address of an arm64 machine that maps page frame 0 at `base`, made by rule of one of a sample: each page frame keeps its
-/// number, and each object its distance from the start of its page.
+/// The address on an arm64 machine that maps page frame 0 at `base`, derived from a sample's address: each page frame keeps its
+/// number, and each object its offset in its page.
 pub(crate) fn synthetic_arm64_address(real: u64, size: PageSize, base: u64) -> u64 {
     match real.checked_sub(X86_64_BASE).filter(|offset| *offset < MAPPED) {
         Some(offset) => base + (offset >> 12 << size.shift()) + offset % 4096,
@@ -80,7 +80,7 @@ pub(crate) fn synthetic_arm64_address(real: u64, size: PageSize, base: u64) -> u
     }
 }
 
-/// The other way round.
+/// The inverse of [`synthetic_arm64_address`].
 pub(crate) fn sample_address(made: u64, size: PageSize, base: u64) -> u64 {
     match made.checked_sub(base).filter(|offset| *offset < MAPPED) {
         Some(offset) => X86_64_BASE + (offset >> size.shift() << 12) + offset % size.bytes(),
@@ -88,8 +88,8 @@ pub(crate) fn sample_address(made: u64, size: PageSize, base: u64) -> u64 {
     }
 }
 
-/// A trace of an arm64 machine with large pages, made by rule of a sample from x86-64: addresses as
-/// [`synthetic_arm64_address`] has them, and kmallocs of whole pages, which are above 8 KiB there, have as many pages.
+/// A trace of an arm64 machine with large pages, derived from an x86-64 sample: addresses by [`synthetic_arm64_address`], and
+/// kmallocs of whole pages, which are larger than 8 KiB there, with the same number of pages.
 pub(crate) fn synthetic_arm64(text: &[u8], size: PageSize, base: u64) -> Vec<u8> {
     let text =
         String::from_utf8(with_addresses(text, |real| synthetic_arm64_address(real, size, base))).unwrap();
@@ -105,7 +105,7 @@ pub(crate) fn synthetic_arm64(text: &[u8], size: PageSize, base: u64) -> Vec<u8>
     text.split_inclusive('\n').map(line).collect::<String>().into_bytes()
 }
 
-/// Takes all operations of a trace and checks that a replayer that believes them never sees a contradiction.
+/// Reads all operations of a trace and checks that they never contradict each other.
 pub(crate) fn check_operations(path: &Path, tables: &Tables) -> Facts {
     let mut ops = Recording::open(path).unwrap().resolve(tables.latest_slabinfo()).unwrap();
     let mut live = HashMap::new();

@@ -9,7 +9,7 @@ use uslab_tests::workspace;
 fn course(arguments: &[&str], folder: &Path) -> Output {
     let mut command = Command::new(uslab_tests::uslab());
     command.arg("course").args(arguments).current_dir(folder).stdin(Stdio::null());
-    // All of a student's models run, whatever share of others was asked for.
+    // All of a student's models must run, whatever shard of other models was requested.
     command.env("SHARD", "0/8");
     command.output().expect("uslab runs")
 }
@@ -22,7 +22,7 @@ fn data(output: &Output) -> Value {
 fn folder() -> tempfile::TempDir {
     tempfile::tempdir().unwrap()
 }
-/// What it says on standard error; nothing on standard output, exit code 2.
+/// Checks for exit code 2 and empty standard output. Returns standard error.
 fn refused(arguments: &[&str], folder: &Path) -> String {
     let output = course(arguments, folder);
     assert_eq!((output.status.code(), stdout(&output)), (Some(2), String::new()), "{arguments:?}");
@@ -78,7 +78,7 @@ fn a_sheet_is_marked_question_by_question() {
     assert_eq!(none.status.code(), Some(1));
     let none = data(&none);
     assert_eq!((&none["right"], &none["of"]), (&json!(0), &json!(18)));
-    // What the marks say is right, answered.
+    // Answers with the solutions that the marks show.
     let mut answers = json!({});
     for mark in none["marks"].as_array().unwrap() {
         let lab = mark["lab"].as_str().unwrap();
@@ -150,13 +150,13 @@ fn what_is_no_sheet_and_no_exercise_is_refused() {
     assert!(!path.join("x.html").exists());
 }
 
-/// How an exercise may be done, as a student would hand it in.
+/// A correct solution of an exercise, as a student would hand it in.
 fn done(lab: &str) -> String {
     let file = workspace().join(format!("sim/engine/src/course/code/reference/{lab}.rs"));
     let text = fs::read_to_string(file).unwrap();
     text.replace("pub(in crate::course::code)", "pub").replace("use crate::", "use uslab_engine::")
 }
-/// Judges it: the exit code, what did not hold, and the page of the step at which it fails.
+/// Judges a solution. Returns the exit code, the failed checks, and the page of the step at which it fails.
 fn judged(lab: &str, code: &str) -> (Option<i32>, Vec<String>, Option<String>) {
     let folder = folder();
     let name = format!("ann-{lab}.rs");
@@ -188,7 +188,8 @@ fn fails(lab: &str, code: &str, expected: &str, page: Option<&str>) {
     }
 }
 
-/// One compiles in half a minute, the next in a second; under loom where there is a lock.
+/// The first solution compiles in half a minute, the next ones in a second; a solution with a lock also runs
+/// under loom.
 #[test]
 #[ignore = "minutes of compiling: `.ci/full course` does it"]
 fn exercises_are_judged_by_what_they_do() {
@@ -208,7 +209,7 @@ fn exercises_are_judged_by_what_they_do() {
     for lab in ["partial", "exchange", "reaping"] {
         assert_eq!(judged(lab, &done(lab)), (Some(0), vec![], None), "{lab}");
     }
-    // The lock of the CPU is given up for the depot's, and what was seen under it is taken for granted.
+    // It releases the CPU's lock before it takes the depot's, and relies on what it saw under the first lock.
     let exchange = done("exchange");
     let racy = exchange
         .replace(

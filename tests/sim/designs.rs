@@ -1,4 +1,4 @@
-//! `--design`: models of other policies on the bundled trace and samples, beside its kernel's tables.
+//! `--design`: models of other allocators on the bundled trace and samples, compared with their kernels' tables.
 
 use crate::cli::{refused, replay_json, said, sample, uslab};
 use serde_json::Value;
@@ -16,7 +16,7 @@ fn a_model_of_slub_predicts_the_slabs_of_the_bundled_traces_kernel() {
         assert_eq!(moments.iter().map(|moment| &moment["name"]).collect::<Vec<_>>(), ["end"], "{design}");
         &moments[0]
     });
-    // It is right about most caches, and nearer than another policy is.
+    // The model is exact for most caches, and closer than another policy.
     let error = |moment: &Value| moment["slabs"]["absolute_error"].as_u64().expect("a number");
     let kernel = slub["slabs"]["kernel"].as_u64().expect("a number");
     assert!(error(slub) * 100 <= kernel, "{} of {kernel} slabs", error(slub));
@@ -24,7 +24,7 @@ fn a_model_of_slub_predicts_the_slabs_of_the_bundled_traces_kernel() {
     let near = &slub["slabs"]["caches_over_100"];
     let [n, within] = ["n", "within_2_percent_or_a_slab"].map(|key| near[key].as_u64().expect("a number"));
     assert!(within * 10 >= n * 9 && n > 30, "{within} of {n}");
-    // Each design has its own free pages, on the kernel's zones: as many as the kernel within a fiftieth.
+    // Each design has separate free pages, on the kernel's zones: as many as the kernel, to a fiftieth.
     let pages_of = |blocks: &Value| {
         let blocks = blocks.as_array().expect("blocks by order");
         blocks.iter().zip(0..).map(|(n, order)| n.as_u64().expect("a number") << order).sum::<u64>()
@@ -35,7 +35,7 @@ fn a_model_of_slub_predicts_the_slabs_of_the_bundled_traces_kernel() {
         design
     });
     assert_ne!(pages[0], pages[1]);
-    // The sums are those of the rows.
+    // The sums are the sums of the rows.
     let rows = slub["caches"].as_array().expect("rows");
     let sum = |key: &str| rows.iter().map(|row| row[key]["slabs"].as_i64().expect("a number")).sum::<i64>();
     assert_eq!(
@@ -84,13 +84,13 @@ fn linux_is_the_design_of_the_kernel_that_was_traced() {
         let (_folder, trace) = recording(files);
         assert_eq!(slabs(&trace, "linux"), slabs(&trace, design), "{design}");
     }
-    // An attribute of the traced kernel counts for its own design: no sheaves for file names.
+    // An attribute of the traced kernel applies to its own design: no sheaves for file names.
     let attributes = "name\tsheaf_capacity\ndentry\t0\n";
     let (_folder, trace) = recording(&[("kernel.txt", "7.2.13"), ("slab-attributes.tsv", attributes)]);
     let (_other, plain) = recording(&[("kernel.txt", "7.2.13")]);
     assert_ne!(slabs(&trace, "linux").1, slabs(&plain, "linux").1);
     assert_eq!(slabs(&trace, "sheaves-6.18"), slabs(&plain, "sheaves-6.18"));
-    // What is set goes before what was booted.
+    // An option in `--design` overrides the kernel's command line.
     let (_folder, trace) = recording(&[("kernel.txt", "6.1.1"), ("cmdline.txt", "slab_max_order=0")]);
     assert_eq!(slabs(&trace, "linux:slab_max_order=3"), slabs(&trace, "slub"));
 }
@@ -121,11 +121,11 @@ fn every_design_serves_the_whole_trace_and_keeps_its_laws() {
     same_slabs_by_the_same_paths(&runs[0], &runs[1]);
 }
 
-/// The shipping allocator, and its model.
+/// Checks that the shipping allocator and its model have the same slabs, and the same counts by path.
 fn same_slabs_by_the_same_paths(shipping: &Value, model: &Value) {
     let moments = |run: &Value| {
         let moments = run["moments"].as_array().expect("moments").clone();
-        // Which pages these are differs: the allocator has some for itself.
+        // The two use different pages: the allocator has some for itself.
         let of = |moment: Value| ["name", "caches", "slabs", "active_objs"].map(|key| moment[key].clone());
         moments.into_iter().map(of).collect::<Vec<_>>()
     };
@@ -133,7 +133,7 @@ fn same_slabs_by_the_same_paths(shipping: &Value, model: &Value) {
     let n = |run: &Value, path: &str| run["paths"][path].as_u64().expect("a number");
     let all = |run| ["cpu", "depot", "slab", "pages", "commit"].map(|path| n(run, path)).iter().sum::<u64>();
     assert_eq!(all(shipping), all(model));
-    // What commits memory is of the class of whatever else it did.
+    // The shipping allocator counts an operation that commits memory as a commit; the model has no commits.
     assert_eq!(n(model, "commit"), 0);
     for path in ["cpu", "depot", "slab", "pages"] {
         let (less, more) = (n(shipping, path), n(model, path));
@@ -213,7 +213,7 @@ fn a_series_has_every_cache_cpu_and_order_at_a_hundred_points() {
         assert_eq!(of("cpu", "3", "pages").len(), 100, "{design}");
         assert_eq!(of("order", "10", "free_blocks").len(), 100, "{design}");
     }
-    // A CPU has slabs of its own, or a stack, or nothing.
+    // A design keeps per-CPU slabs, a per-CPU stack, or nothing.
     let held = |design| {
         rows.iter().any(|row| row[2] == design && row[3] == "cpu" && row[5] == "objects" && row[6] != "0")
     };
@@ -231,11 +231,11 @@ fn a_prediction_says_what_another_setting_would_have_done() {
         let cache = caches.iter().find(|cache| cache["name"] == name).expect("it is in the table");
         (cache["traced"].as_u64().expect("a number"), cache["predicted"].as_u64().expect("a number"))
     };
-    // One page holds 21 dentries of 192 bytes, as before; but 5 shmem inodes, and not 23 in four pages.
+    // A page holds 21 dentries of 192 bytes, as before; but 5 shmem inodes, and not 23 in four pages.
     let ((traced, same), (large, small)) = (slabs("dentry"), slabs("shmem_inode_cache"));
     assert!(traced.abs_diff(same) * 50 < traced, "{traced} and {same}");
     assert!(small > 3 * large, "{large} and {small}");
-    // Beside the tables of the very boot that was traced nothing changed: so nothing counts.
+    // With the tables of the traced boot itself nothing changed, so no event is counted.
     let folder = tempfile::tempdir().expect("a folder");
     for moment in ["before", "end"] {
         let table = workspace().join(format!("sim/data/files-6.1.{moment}.slabinfo"));
@@ -256,7 +256,7 @@ fn a_prediction_says_what_another_setting_would_have_done() {
     refused(&["replay", "--design", "slub", "--start", empty], &["--predict"]);
 }
 
-/// A kernel like the bundled trace's, but for a cache that has its objects apart, and one whose objects are larger.
+/// A kernel like the bundled trace's, except that one of its caches is not merged, and one has larger objects.
 #[test]
 fn a_prediction_begins_where_the_other_kernel_does() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -266,9 +266,9 @@ fn a_prediction_begins_where_the_other_kernel_does() {
     let dentry = table.lines().find(|line| line.starts_with("dentry ")).expect("its row");
     let before: u64 = dentry.split_whitespace().nth(14).expect("its slabs").parse().expect("a number");
     let changed = |line: &str| match line.split_whitespace().next() {
-        // Ten slabs that are there before anything happens, and 16 objects in each where there were 21.
+        // Ten slabs exist before the trace begins, and a slab has 16 objects instead of 21.
         Some("dentry") => "dentry 160 160 256 16 1 : tunables 0 0 0 : slabdata 10 10 0\n".to_owned(),
-        // It lies elsewhere, by the name that the attributes tell.
+        // The attributes name another cache for it.
         Some("shmem_inode_cache") => {
             "tmpfs_inode 0 0 1000 4 1 : tunables 0 0 0 : slabdata 0 0 0\n".to_owned()
         }
@@ -278,7 +278,7 @@ fn a_prediction_begins_where_the_other_kernel_does() {
     std::fs::write(folder.path().join("before.slabinfo"), &table).expect("a file");
     let attributes = "name\tlink\nshmem_inode_cache\t:0001000\ntmpfs_inode\t:0001000\n";
     std::fs::write(folder.path().join("slab-attributes.tsv"), attributes).expect("a file");
-    // This kernel counts its file names apart: so says the one call site of its trace.
+    // This kernel has a separate cache for file names, as the one call site of its trace shows.
     let line = |event: &str| format!("    init-1 [000] ..... 1.000000: {event}\n");
     let trace = [
         line(
@@ -304,7 +304,7 @@ fn a_prediction_begins_where_the_other_kernel_does() {
     );
     let (none, inodes) = slabs("tmpfs_inode").expect("it is the other kernel's");
     assert!(none == 0 && inodes > 100 && slabs("shmem_inode_cache").is_none(), "{none} and {inodes}");
-    // The same, with a cache of its own for what that call site allocates.
+    // The same kernel, with a separate cache for the objects of that call site.
     let row = "names_of_files 0 0 256 16 1 : tunables 0 0 0 : slabdata 0 0 0\n";
     std::fs::write(folder.path().join("before.slabinfo"), table + row).expect("a file");
     std::fs::write(folder.path().join("trace.txt"), trace.concat()).expect("a file");
@@ -383,7 +383,7 @@ fn a_converted_trace_gives_what_the_trace_gives() {
     };
     let [converted, read] = [out, trace].map(run);
     assert!(converted == read && converted.len() == 2, "compare --json of both");
-    // On another number of CPUs, and as a page, too; but without the kernel's events there is no report.
+    // Also with another number of CPUs, and as a page; but without the kernel's events there is no report.
     let moment = |path| {
         said(&uslab(&["replay", path, "--cpus", "3", "--at", "400000", "--design", "slub", "--json", "-"])).1
     };

@@ -1,7 +1,7 @@
-//! Replays of whole traces beside what their kernels said, and geometry beside every kernel table.
+//! Compares replays of whole traces with their kernels' tables, and geometry with every kernel table.
 //!
-//! `USLAB_TRACES` names a folder of traces (`NAME/trace.txt.zst` with the kernel's tables and a `facts.json` computed by
-//! an independent program). Without it only the bundled trace is replayed.
+//! `USLAB_TRACES` names a folder of traces (`NAME/trace.txt.zst` with the kernel's tables and a `facts.json` computed by an
+//! independent program). Without it only the bundled trace is replayed.
 
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -101,8 +101,8 @@ fn whole_traces_come_out_as_their_kernels_say() {
     }
 }
 
-/// What is known of two caches of every Linux kernel: nodes of maple trees are allocated in bulk, what `kernfs_fop_open`
-/// allocates is freed by `kfree_rcu`, both without events.
+/// Two caches whose difference has a known cause in every Linux kernel, because their events are missing: nodes of maple trees
+/// are allocated in bulk, and objects of `kernfs_fop_open` are freed by `kfree_rcu`.
 #[track_caller]
 fn true_cause(trace: &str, row: &KernelRow) {
     let difference = row.objects[1] - row.objects[0];
@@ -119,7 +119,7 @@ fn true_cause(trace: &str, row: &KernelRow) {
     }
 }
 
-/// Once every difference was said to be what a CPU keeps, or the policy.
+/// Regression test: every difference was explained by what a CPU keeps, or by the policy.
 #[test]
 fn the_cause_below_the_kernels_table_is_the_true_one() {
     let report = replay(None, &Options::default());
@@ -135,7 +135,7 @@ fn the_cause_below_the_kernels_table_is_the_true_one() {
     {
         assert!(why.contains(part), "expected {part:?} in {page}");
     }
-    // Words of the page are explained where they stand.
+    // The page explains its words where it uses them.
     for part in [
         "hidden: done by the kernel without an event.",
         "pre-trace: frees of objects from before",
@@ -162,7 +162,8 @@ fn the_bundled_trace_replays_on_any_machine() {
     }
 }
 
-/// Zone by zone and order by order. Where the trace does not tell of every move, one page in a hundred may be elsewhere.
+/// Compares zone by zone and order by order. If the trace does not have an event for every move, one page in a hundred may be
+/// elsewhere.
 #[test]
 fn free_pages_rebuilt_from_events_are_those_of_the_kernels_table() {
     let whole = traces().into_iter().filter(|folder| folder.join("before.buddyinfo").exists());
@@ -196,8 +197,8 @@ fn free_pages_rebuilt_from_events_are_those_of_the_kernels_table() {
     }
 }
 
-/// Slabs of each kernel's recordings together: at most so many in ten thousand are wrong, at `after` and at `end`. Beside the limits
-/// is what was measured.
+/// The slabs of each kernel's recordings together: the most that may be wrong, per ten thousand, at `after` and at `end`. The
+/// comments have the measured numbers.
 const WRONG_SLABS: [(&str, [u64; 2]); 3] = [
     ("6.1", [46, 22]),    // 43 of 10,363, 17 of 10,033
     ("6.12", [155, 129]), // 125 of 9,125, 113 of 8,761
@@ -236,7 +237,7 @@ fn the_design_linux_has_the_slabs_of_the_traced_kernels() {
     }
 }
 
-/// `files` of `files-7.2`.
+/// The part before the dash of a folder's name: `files` of `files-7.2`.
 fn first(folder: &Path) -> String {
     let name = folder.file_name().unwrap_or_default().to_string_lossy();
     name.split('-').next().unwrap_or_default().to_owned()
@@ -247,7 +248,7 @@ fn magazines_serve_nearly_all_and_without_them_none() {
     let on = replay(None, &Options::default());
     let off = replay(None, &Options { magazines: uslab::Magazines::Off, ..Options::default() });
     assert!(on.objects.paths.share(uslab::Path::Cpu) > Some(0.95), "{}", on.objects.paths);
-    // What is larger than objects of caches is pages, which have magazines all the same.
+    // Blocks larger than the objects of caches are pages, which have magazines nevertheless.
     let of_caches =
         |r: &Report| r.caches.iter().filter(|c| c.objs_per_slab > 0).map(|c| c.paths).sum::<uslab::Paths>();
     assert_eq!((of_caches(&off).cpu, of_caches(&off).depot), (0, 0));

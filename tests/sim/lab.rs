@@ -1,4 +1,4 @@
-//! The command `uslab-lab` from outside: what it lists, that it repeats itself to the byte, the worked examples, and what it refuses.
+//! The command `uslab-lab` from outside: its list, its output repeated to the byte, the worked examples, and refused input.
 
 mod refused;
 
@@ -25,7 +25,7 @@ fn told(args: &[&str]) -> String {
     out
 }
 
-/// Exit code 2, nothing on standard output, and a message with all of `parts`.
+/// Checks that the command is refused: exit code 2, empty standard output, and a message that contains all of `parts`.
 #[track_caller]
 fn refused(args: &[&str], parts: &[&str]) {
     let (code, out, err) = said(&lab(args));
@@ -75,7 +75,7 @@ fn without_a_verb_every_experiment_is_listed_with_a_line() {
     for name in ["handles", "explain", "kenwright", "race", "tlsf", "buddy"] {
         assert!(names.iter().any(|listed| listed == name), "{name}");
     }
-    // What another run of the program is for is not shown.
+    // An experiment that exists only for another run of the program is not listed.
     assert!(!out.contains("instructions"), "{out}");
 }
 
@@ -123,13 +123,13 @@ free: 1024 bytes in one piece; free blocks: 1 of 1024 bytes
     assert!(told(&["demo", "layout"]).starts_with("> walk "), "its script");
 }
 
-/// What valgrind runs and counts, by the same words (`experiments::instructions`).
+/// Valgrind runs the program with these words and counts its instructions (`experiments::instructions`).
 #[test]
 fn pairs_are_made_to_be_counted() {
     assert_eq!(told(&["instructions", "linear", "10"]), "");
 }
 
-/// All four forms of an experiment.
+/// The four output formats of an experiment.
 fn forms(name: &str, options: &[&str]) -> [String; 4] {
     let folder = Folder::new();
     let files = ["json", "csv", "html"].map(|form| (format!("--{form}"), folder.path(form)));
@@ -171,7 +171,7 @@ fn an_experiment_that_is_exact_gives_the_same_bytes_twice_in_every_form() {
     }
 }
 
-/// With times and pictures, and on a machine without valgrind.
+/// With times and pictures, also on a machine without valgrind.
 #[test]
 fn every_experiment_runs_quickly_and_says_where_it_measured() {
     for name in experiments() {
@@ -207,7 +207,7 @@ fn every_experiment_runs_quickly_and_says_where_it_measured() {
     }
 }
 
-/// Part, row and column tell each value from all others.
+/// Part, row and column identify each value.
 #[track_caller]
 fn every_value_has_a_key_of_its_own(name: &str, text: &str) {
     let mut keys = BTreeSet::new();
@@ -279,7 +279,7 @@ state  step      block  free  initialised  next
 (h)    allocate      3     1            4     1
 ";
     assert!(out.contains(golden), "{out}");
-    // One object at a time: the paper's rule goes through the whole pool.
+    // One object at a time: by the paper's rule the pool visits all its blocks.
     let touched = out.lines().find(|line| line.starts_with("one at a time")).unwrap();
     assert!(touched.split_whitespace().skip(4).eq(["500", "1", "100", "1"]), "{touched}");
 }
@@ -304,7 +304,7 @@ fn the_cheat_sheet_has_a_page_for_each_of_its_lines() {
             out.contains(&format!("what is {name}")) && out.contains("What its operations cost"),
             "{out}"
         );
-        // Each page points to an experiment that there is.
+        // The last line of each page names an existing experiment.
         let more = out.lines().last().unwrap().split(['`', ' ']).nth(3).unwrap().to_owned();
         assert!(experiments().contains(&more), "{more} in {out}");
     }
@@ -312,12 +312,12 @@ fn the_cheat_sheet_has_a_page_for_each_of_its_lines() {
     let of =
         |name: &str| measured["rows"].as_array().unwrap().iter().find(|row| row[0] == name).unwrap().clone();
     assert!(of("first-fit")[2].as_u64() > of("tlsf")[2].as_u64(), "{measured}");
-    // What nobody counts is not 0.
+    // A value that is not counted is null and not 0.
     assert!(of("slab")[2].is_null() && of("slab")[3].is_number() && of("system")[3].is_null(), "{measured}");
     assert!(of("buddy")[3].as_f64() > of("tlsf")[3].as_f64(), "{measured}");
 }
 
-/// The default of an option is written as it would be given.
+/// An option's default is printed in a form that the option accepts.
 #[test]
 fn defaults_of_lists_are_accepted() {
     for (name, option) in [
@@ -337,7 +337,7 @@ fn defaults_of_lists_are_accepted() {
     }
 }
 
-/// The verdicts of an experiment's claims that have `words` in what they say.
+/// The verdicts of an experiment's claims whose text contains `words`.
 fn verdicts(findings: &Value, words: &str) -> Vec<Value> {
     let claims = findings["parts"].as_array().unwrap().iter().map(|part| &part["claim"]);
     let said = |claim: &&Value| claim["says"].as_str().is_some_and(|says| says.contains(words));
@@ -352,7 +352,7 @@ fn the_book_shows_what_the_lab_prints() {
     assert!(shown.any(|block| printed.contains(block)), "no block of the book is part of\n{printed}");
 }
 
-/// `sim/lab/TEXTS.md` has the same words.
+/// `sim/lab/TEXTS.md` has the same verdicts.
 #[test]
 fn verdicts_are_those_of_the_study() {
     let of = |name: &str, words| verdicts(findings(name), words);
@@ -377,14 +377,14 @@ fn what_is_said_of_a_layout_is_true_of_the_options() {
     assert!(found(["--line", "8"]).contains("75.0 % of what the loaded lines hold"));
 }
 
-/// The tutorial says that lifetimes of two kinds keep fragmentation low, and was read as saying that they cause it; the figures
-/// agreed with the tutorial. And the largest block was compared between memories that were not equally full.
+/// Regression test: the tutorial says that two kinds of lifetimes keep fragmentation low, and the experiment tested the opposite,
+/// although the figures agreed with the tutorial. It also compared the largest block between memories that were not equally full.
 #[test]
 fn fragmentation_is_judged_at_equal_use_over_ten_seeds() {
     let findings = findings("fragmentation");
     let of = |words| verdicts(findings, words);
     assert_eq!(of("largest free block stays"), ["yes"], "E092");
-    // The naive one, and the one by address.
+    // The naive allocator, and the one ordered by address.
     assert_eq!(of("decays fastest"), ["yes", "undecided"], "E092");
     assert_eq!(of("keep fragmentation low"), ["partly"], "E095");
     assert_eq!(of("with time"), ["partly", "no"], "M06");
@@ -392,7 +392,7 @@ fn fragmentation_is_judged_at_equal_use_over_ten_seeds() {
         let mut tables = findings["parts"].as_array().unwrap().iter().map(|part| &part["table"]);
         tables.find(|table| table["title"].as_str().is_some_and(|text| text.starts_with(title))).unwrap()
     };
-    // Less is lost with two kinds of lifetimes where the whole interval is below 0, and more where it is above.
+    // Two kinds of lifetimes lose less if the whole interval is below 0, and more if it is above.
     let lifetimes = table("Lifetimes of the same mean")["rows"].as_array().unwrap();
     let end = |name: &str, end: &str| {
         let row = lifetimes.iter().find(|row| row[0] == name).unwrap();
@@ -409,7 +409,7 @@ fn fragmentation_is_judged_at_equal_use_over_ten_seeds() {
     assert!(used.iter().all(|share| (share - used[0]).abs() < 1.0), "{used:?}");
 }
 
-/// `--quick` gave verdicts that read like those of a full run.
+/// Regression test: verdicts of `--quick` looked like verdicts of a full run.
 #[test]
 fn quick_verdicts_say_that_they_are_quick() {
     let [text, data, _, html] = forms("robson", &["--exact", "--quick"]);
@@ -421,12 +421,12 @@ fn quick_verdicts_say_that_they_are_quick() {
     assert!(html.contains("<b>holds, quick</b>"), "{html}");
     let full = told(&["robson", "--exact"]);
     assert!(full.contains("\nholds ") && !full.contains("quick"), "{full}");
-    // A round of timing decides nothing.
+    // One round of timing decides nothing.
     let times = json(&told(&["constructors", "--quick", "--json", "-"]));
     assert_eq!(verdicts(&times, "saves the constructor"), ["undecided"]);
 }
 
-/// The first level is the power of two, the second where in it a size lies: of any size that one wants to see.
+/// The first level is the power of two, the second the part of it in which a size is; for any given size.
 #[test]
 fn the_lists_of_tlsf_are_shown_for_any_size() {
     let out = told(&["tlsf", "--exact", "--sizes", "460,65"]);
@@ -440,7 +440,7 @@ fn the_lists_of_tlsf_are_shown_for_any_size() {
     refused(&["tlsf", "--sizes", "0"], &["--sizes", "1..="]);
 }
 
-/// The article's times are of more frames and walks than a quick run has.
+/// The article's times are for more frames and walks than a quick run has.
 #[test]
 fn times_of_other_workloads_do_not_stand_beside_ours() {
     let out = told(&["pools", "--quick", "--sets", "1"]);
@@ -448,7 +448,7 @@ fn times_of_other_workloads_do_not_stand_beside_ours() {
     assert!(out.contains("stand beside ours where ours are, too"), "{out}");
 }
 
-/// Standard output by its other name: the file that it is was replaced, and what was said there was lost.
+/// Regression test: standard output was given by another name; the file behind it was replaced, and the output was lost.
 #[test]
 fn standard_output_has_another_name() {
     let folder = Folder::new();
@@ -467,7 +467,7 @@ fn an_allocator_that_cannot_serve_a_workload_does_not_keep_the_others_from_it() 
         let line = out.lines().find(|line| line.split_whitespace().next() == Some(name));
         line.unwrap_or_else(|| panic!("{name} in {out}")).split_whitespace().count()
     };
-    // A slot is a link at least.
+    // A slot is at least as large as a link.
     let out = told(&["race", "--exact", "--sizes", "fixed:1"]);
     assert!(cells(&out, "pool") > 2 && !out.contains("No pool"), "{out}");
     let folder = Folder::new();

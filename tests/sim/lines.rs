@@ -1,4 +1,4 @@
-//! The lines that the simulator's clock counts, beside those of a MESI protocol under the shipping code.
+//! Compares the cache lines that the simulator's clock counts with a MESI protocol under the shipping code.
 
 use serde::Deserialize;
 use std::cell::RefCell;
@@ -16,7 +16,7 @@ use uslab_engine::models::uslab::{Knobs, Uslab};
 use uslab_engine::policy::{CacheInfo, Cpus, Geometry, Held, Lines, NoMemory, Object, Op, Policy};
 use uslab_magazine::on_cpu;
 
-/// With the bytes of an object.
+/// The workloads, with the bytes of an object.
 const WORKLOADS: [(&str, u32); 5] = [
     ("handoff=64", 4096),
     ("handoff=64", 64),
@@ -24,14 +24,15 @@ const WORKLOADS: [(&str, u32); 5] = [
     ("server=1000", 4096),
     ("fork-join=32", 4096),
 ];
-/// How far off the clock may be, in per cent. A debug build keeps its rank in each lock: that of a depot takes a line more.
+/// The most by which the clock may differ, in per cent. A debug build keeps its rank in each lock, so a depot's lock takes one
+/// more line.
 const MOST: f64 = if cfg!(debug_assertions) { 20.0 } else { 10.0 };
-/// The file with the operations, for the program that valgrind runs.
+/// The environment variable with the tape's file, for the program that valgrind runs.
 const TAPE: &str = "USLAB_LINES_TAPE";
 const ALLOC: u8 = b'a';
 const FREE: u8 = b'f';
 
-/// The model, and a tape of what it is asked for, in the clock's order.
+/// The model, and a tape of the operations requested from it, in the clock's order.
 #[derive(Debug)]
 struct Taped {
     model: Uslab,
@@ -47,7 +48,7 @@ struct Tape {
 struct Told {
     bytes: Vec<u8>,
     allocs: usize,
-    /// Which allocation an object that is out came of.
+    /// The index of the allocation that returned each live object.
     out: HashMap<Object, usize>,
 }
 impl Told {
@@ -81,7 +82,7 @@ impl Policy for Taped {
         let number = told.out.remove(&object).unwrap();
         told.tell(FREE, op.cpu, number);
     }
-    /// Nothing is reaped: that is no operation.
+    /// Nothing is reaped: a reap is not an operation of the tape.
     fn tick(&mut self, _: &mut Op<'_>) {}
     fn shrink(&mut self, op: &mut Op<'_>) -> u64 {
         self.model.shrink(op)
@@ -97,7 +98,7 @@ impl Policy for Taped {
     }
 }
 
-/// The clock's lines for each operation, and the tape.
+/// The clock's outcome, and the tape.
 fn clock(case: &Case) -> (Outcome, Vec<u8>) {
     let (profile, pages, tape) =
         (Profile::own().next().unwrap(), Pages::new(case.cpus).unwrap(), Tape::default());
@@ -112,14 +113,14 @@ struct Case {
     /// Bytes of an object.
     size: u32,
     cpus: u32,
-    /// Of each CPU.
+    /// Operations of each CPU.
     operations: u64,
-    /// How often the allocator is made, each time at another place in a line.
+    /// How often the allocator is created, each time at another offset in a line.
     places: u32,
 }
 
 impl Case {
-    /// Lines for each operation: the clock's, and those of a MESI protocol under the shipping code.
+    /// Cache lines moved per operation: by the clock, and by a MESI protocol under the shipping code.
     fn lines(&self) -> [f64; 2] {
         let (outcome, tape) = clock(self);
         let file = tempfile::NamedTempFile::new().unwrap();
@@ -138,7 +139,7 @@ impl Case {
         let (mut input, output) = (program.stdin.take().unwrap(), program.stdout.take().unwrap());
         let mut trace = BufReader::with_capacity(1 << 20, program.stderr.take().unwrap());
         let (send, places) = channel();
-        // It says where things are and waits for an answer: so that is known here before the trace has the first operation.
+        // The program prints its addresses and waits for an answer, so they are known here before the first operation is traced.
         let said = std::thread::spawn(move || {
             let mut said = String::new();
             for line in BufReader::new(output).lines() {
@@ -174,9 +175,9 @@ impl Case {
 
 /// A MESI protocol: which CPUs have each line.
 struct Mesi {
-    /// Where the program writes when an operation of a CPU begins, and behind these, when one ends.
+    /// The addresses to which the program writes when an operation of a CPU begins, followed by those for its end.
     marks: Range<u64>,
-    /// What is the thread's own: on CPUs of their own each would have one.
+    /// The thread's own memory. With threads on several CPUs each would have its own, so it does not count.
     own: Range<u64>,
     cpu: Option<u32>,
     lines: HashMap<u64, Line>,
@@ -187,7 +188,7 @@ struct Mesi {
 struct Line {
     written: bool,
     cpus: Vec<u32>,
-    /// The operation for which it travelled last.
+    /// The operation for which the line last travelled.
     travelled: u64,
 }
 
@@ -203,7 +204,7 @@ impl Mesi {
             travelled: 0,
         }
     }
-    /// A line of the trace: ` L address,bytes`, ` S` or ` M`; others are of instructions.
+    /// Processes a line of valgrind's trace: ` L address,bytes`, ` S` or ` M`; other lines are instructions.
     fn line(&mut self, line: &[u8]) {
         let [b' ', what @ (b'L' | b'S' | b'M'), b' ', access @ ..] = line else { return };
         let (at, bytes) = std::str::from_utf8(access).unwrap().trim_end().split_once(',').unwrap();
@@ -221,8 +222,9 @@ impl Mesi {
             self.access(cpu, at, *what != b'L');
         }
     }
-    /// A line travels if it is read where it is not and another CPU has written it, or is written while others have it. It travels
-    /// once for an operation that reads it first and then writes there: so is the price of a line measured.
+    /// A line travels if a CPU reads it that does not have it and another CPU has written it, or if a CPU writes it while others
+    /// have it. It travels once for an operation that first reads it and then writes it: the price of a line is measured in the
+    /// same way.
     fn access(&mut self, cpu: u32, at: u64, write: bool) {
         let line = self.lines.entry(at).or_default();
         let here = line.cpus.contains(&cpu);
@@ -244,7 +246,7 @@ impl Mesi {
     }
 }
 
-/// Nothing by itself: what valgrind runs.
+/// Not a test: the program that valgrind runs.
 #[test]
 fn plays_a_tape() {
     let Some(tape) = std::env::var_os(TAPE) else { return };
@@ -254,7 +256,7 @@ fn plays_a_tape() {
     std::process::exit(0);
 }
 
-/// Bytes of the stack of the thread that plays.
+/// Bytes of the playing thread's stack.
 const STACK: usize = 1 << 20;
 
 fn play(tape: &[u8]) {
@@ -270,7 +272,7 @@ fn play(tape: &[u8]) {
         (start..end).contains(&here).then_some(start)
     });
     let stack = stack.unwrap();
-    // The C library has a thread's variables at the upper end of its stack.
+    // The C library keeps a thread's variables at the upper end of its stack.
     println!("\nPLACES {:x} {stack:x} {:x}", marks.as_ptr().addr(), stack + STACK);
     std::io::stdin().read_line(&mut String::new()).unwrap();
     let mut mark = |at: u32, n: usize| {
@@ -303,7 +305,7 @@ fn play(tape: &[u8]) {
     }
 }
 
-/// A part of `.ci/full` has all workloads on up to 8 CPUs; else there is one on 2.
+/// A part of `.ci/full` runs all workloads on up to 8 CPUs; otherwise one runs on 2.
 #[test]
 fn the_clock_counts_the_lines_that_travel_under_the_shipping_code() {
     if Command::new("valgrind").arg("--version").output().is_err() {

@@ -1,5 +1,5 @@
-//! `uslab replay --html`: the engine on addresses agrees with the replay on memory, in WebAssembly as natively, and a seek to
-//! any operation shows what a run up to it shows.
+//! `uslab replay --html`: the engine on addresses agrees with the replay on memory, in WebAssembly and natively, and a seek to
+//! any operation shows the same as a run up to it.
 
 use crate::all_traces::traces_in;
 use crate::cli::refused;
@@ -23,7 +23,7 @@ fn uslab(arguments: &[&str]) -> Output {
     Command::new(uslab_tests::uslab()).args(arguments).stdin(Stdio::null()).output().expect("uslab runs")
 }
 
-/// The view as a page sees it.
+/// The view as a page gets it.
 fn text(view: &View) -> String {
     serde_json::to_string(view).expect("numbers and texts")
 }
@@ -83,7 +83,7 @@ fn every_object_of_a_shown_slab_is_somewhere() {
     assert_eq!(sum, pages.managed);
 }
 
-/// Runs the engine of `sim/web` in node: forward, and back and forth.
+/// Runs the engine of `sim/web` in node, forwards and with random seeks.
 #[test]
 fn in_webassembly_any_moment_equals_a_native_run_up_to_it() {
     if !has_node() {
@@ -92,7 +92,7 @@ fn in_webassembly_any_moment_equals_a_native_run_up_to_it() {
     let (_, stream) = bundled();
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("stream"), stream.write()).unwrap();
-    // The first and the last, both sides of a checkpoint, and 20 anywhere.
+    // The first and the last operation, both sides of a checkpoint, and 20 random ones.
     let mut seed = 1_u64;
     let mut random = || {
         seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
@@ -114,7 +114,7 @@ fn in_webassembly_any_moment_equals_a_native_run_up_to_it() {
             .or_insert_with(|| format!("{:016x}", hash(text(&engine.view(steps, &shown)).as_bytes())));
     }
     let wanted: Vec<_> = moments.iter().map(|at| serde_json::json!([at, expected[at]])).collect();
-    // With room for all checkpoints, and with room for a quarter of them.
+    // With memory for all checkpoints, and with memory for a quarter of them.
     for (most, checkpoints) in [(1 << 30, 44), (36 << 20, 11)] {
         let wanted = serde_json::json!({
             "design": "uslab", "shown": shown, "every": 15_000, "most": most, "moments": wanted,
@@ -124,10 +124,10 @@ fn in_webassembly_any_moment_equals_a_native_run_up_to_it() {
     }
 }
 
-/// What `sim/web/check.js` says of these moments.
+/// The output of `sim/web/check.js` for these moments.
 fn in_node(stream: &Path, wanted: &serde_json::Value) -> String {
     let web = workspace().join("sim/web");
-    // More than a command line holds.
+    // The arguments are larger than a command line may be, so they are in a file.
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("wanted");
     std::fs::write(&file, wanted.to_string()).unwrap();
@@ -138,7 +138,7 @@ fn in_node(stream: &Path, wanted: &serde_json::Value) -> String {
     said
 }
 
-/// The hash of what a page sees after every so many operations.
+/// The hash of a page's view after each `every` operations.
 struct Hashes<'s> {
     stream: &'s Stream,
     shown: &'s [u32],
@@ -164,8 +164,8 @@ impl Visitor for Hashes<'_> {
     }
 }
 
-/// Whatever a design calls its levels: they have what is counted as held, and the slabs' pictures have it, too. Once they did not for a
-/// slab that a CPU has to itself.
+/// For every design, the levels count the held objects, and the pictures of the slabs show the same number. Regression test: they
+/// did not for a slab that a CPU owns.
 fn what_is_held_is_counted_listed_and_drawn_alike(view: &View) {
     for shown in &view.shown {
         let SeenCache { name, counts, .. } = &view.caches[shown.cache as usize];
@@ -183,7 +183,7 @@ fn what_is_held_is_counted_listed_and_drawn_alike(view: &View) {
     }
 }
 
-/// `USLAB_VIEWS=full`: after every thousand operations of all traces that `USLAB_TRACES` names, too.
+/// With `USLAB_VIEWS=full`, also after every thousand operations of all traces that `USLAB_TRACES` names.
 #[test]
 fn every_design_shows_the_same_twice_and_in_webassembly() {
     let full = std::env::var_os("USLAB_VIEWS").is_some_and(|views| views == "full");
@@ -235,7 +235,7 @@ fn has_node() -> bool {
     has
 }
 
-/// What `uslab replay` with these arguments writes to standard output.
+/// The standard output of `uslab replay` with these arguments.
 fn json(arguments: &[&str]) -> serde_json::Value {
     let output = uslab(&[&["replay"], arguments, &["--json"]].concat());
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
@@ -367,7 +367,7 @@ fn pages_of_demos_are_written_to_a_folder() {
         }
         assert!(text.contains("<nav id=\"nav\" aria-label=\"Pages\"></nav>"), "{name} leads to the others");
         for request in ["http://", "https://", "src=", "@import", "fetch(", "XMLHttpRequest", "import("] {
-            // The namespace of SVG is a name, and is asked of nobody.
+            // The namespace of SVG is only a name: no request is sent.
             assert!(
                 !text.replace("http://www.w3.org/2000/svg", "").contains(request),
                 "`{request}` in {name}"

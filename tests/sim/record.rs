@@ -1,11 +1,11 @@
-//! `uslab record`: a trace and tables that `uslab replay` takes.
+//! `uslab record`: records a trace and tables that `uslab replay` accepts.
 
 use super::cli::{refused, said, uslab};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// tracefs, mounted in a folder of its own while this lives. `None` where that is not permitted.
+/// tracefs, mounted in a separate folder until this is dropped. `None` if mounting is not permitted.
 struct Tracefs(tempfile::TempDir);
 
 impl Tracefs {
@@ -28,7 +28,7 @@ fn text(path: &Path) -> &str {
     path.to_str().expect("UTF-8")
 }
 
-/// Where root may trace, the running kernel is recorded; elsewhere it is said why not. Nothing is left behind in either case.
+/// If root may trace, the running kernel is recorded; otherwise the reason is reported. Nothing is left behind in either case.
 #[test]
 fn the_running_kernel_is_recorded_or_it_is_said_why_not() {
     let place = tempfile::tempdir().expect("a folder");
@@ -38,7 +38,7 @@ fn the_running_kernel_is_recorded_or_it_is_said_why_not() {
         assert_eq!(fs::read_dir(place.path()).expect("a folder").count(), 0, "nothing is left");
         return;
     };
-    // Of processes that have ended: others may record at the same time.
+    // Instances of processes that have exited: other tests may record concurrently.
     let instances = || {
         let instances = fs::read_dir(tracefs.0.path().join("instances")).expect("instances");
         let names = instances.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
@@ -63,7 +63,7 @@ fn the_running_kernel_is_recorded_or_it_is_said_why_not() {
     let trace = out.join("trace.txt.zst");
     let (code, report, err) = said(&uslab(&["replay", text(&trace), "--design", "slub"]));
     assert_eq!(code, Some(0), "{err}");
-    // Where other tests keep the kernel busy its buffers may lose the first events, and the mark of a moment with them.
+    // While other tests keep the kernel busy, its buffers may lose the first events, and with them the mark of a moment.
     if said_out.contains(", 0 lost") {
         assert!(report.contains("after"), "the tables are of its moments: {report}");
     } else {
@@ -95,7 +95,7 @@ fn what_cannot_be_booted_is_refused_and_leaves_nothing() {
     assert_eq!(fs::read_dir(place.path()).expect("a folder").count(), 0);
 }
 
-/// With a kernel in `USLAB_KERNEL` (and qemu and a static busybox), it is booted.
+/// Boots the kernel that `USLAB_KERNEL` names; this needs qemu and a static busybox.
 #[test]
 #[ignore = "boots a kernel"]
 fn a_kernel_is_booted_and_records_itself() {

@@ -15,7 +15,7 @@ struct Sample {
     total: u64,
     allocs: u64,
     frees: u64,
-    /// Frees without a seen allocation.
+    /// Frees of objects whose allocation is not in the trace.
     unseen: u64,
     null: u64,
     lost: u64,
@@ -243,7 +243,7 @@ fn hashed_pointers_are_counted() {
     }
 }
 
-/// Plain text, compressed text and the two passes over a spool that does not fit in memory say the same.
+/// Plain text, compressed text, and the two passes over a spool that does not fit in memory give the same result.
 #[test]
 fn plain_text_is_read_as_compressed_text_is() {
     let folder = tempfile::tempdir().unwrap();
@@ -252,7 +252,7 @@ fn plain_text_is_read_as_compressed_text_is() {
         let text = zstd::decode_all(&packed[..]).unwrap();
         let texts = [text.clone(), Packing::Gzip.pack(&text), Packing::Xz.pack(&text)];
         for (n, bytes) in texts.iter().enumerate() {
-            // Their names tell nothing.
+            // The names of the files say nothing about their format.
             let file = folder.path().join("trace");
             std::fs::write(&file, bytes).unwrap();
             let mut ops = Recording::open(&file).unwrap().resolve(None).unwrap();
@@ -269,7 +269,7 @@ fn operations_are_consistent() {
     }
 }
 
-/// All operations, their addresses moved back, and the facts.
+/// All operations with their addresses moved back, and the facts.
 fn read(text: Vec<u8>, back: impl Fn(u64) -> u64) -> (Vec<Op>, Facts) {
     let source = Source::from_reader("moved", Box::new(std::io::Cursor::new(text)), None).unwrap();
     let mut resolver = Recording::read(source, |_| {}).unwrap().resolve(None).unwrap();
@@ -288,8 +288,8 @@ fn read(text: Vec<u8>, back: impl Fn(u64) -> u64) -> (Vec<Op>, Facts) {
     (ops, resolver.facts(&Tables::default()))
 }
 
-/// Once the direct map was thought to begin where it does without address randomisation: with another base no page was
-/// seen to be a slab, in silence.
+/// Regression test: the direct map was assumed to begin where it does without address randomisation. With another base no page
+/// was recognised as a slab, without a message.
 #[test]
 fn the_base_of_the_direct_map_is_found_wherever_it_is() {
     let bundled = workspace().join("sim/data/files-6.1.trace.zst");
@@ -303,14 +303,14 @@ fn the_base_of_the_direct_map_is_found_wherever_it_is() {
             DirectMap::At(base) => Some(base),
             DirectMap::Unknown | DirectMap::Hashed => None,
         };
-        // Without page events, with hashed pointers, and with addresses that were moved away from their pages.
+        // Traces without page events, with hashed pointers, and with addresses that do not correspond to their pages.
         let unknown =
             ["overrun", "lost", "hashed", "perf-script-6.18"].iter().any(|part| name.contains(part));
         assert_eq!(found, (!unknown).then_some(X86_64_BASE), "{name}");
         if found.is_some() {
             assert!(facts.caches.iter().any(|cache| cache.tally.slabs_new > 0), "{name}");
         }
-        // The bundled trace is long: one shift will do.
+        // The bundled trace is long, so one shift is enough.
         let shifts = if ops.len() > 100_000 { &shifts[1..2] } else { &shifts };
         for &shift in shifts {
             let moved = with_addresses(&text, |real| real.wrapping_add(shift));
@@ -325,7 +325,8 @@ fn the_base_of_the_direct_map_is_found_wherever_it_is() {
     }
 }
 
-/// Once every page had 4 KiB: of larger ones no object lay on a page that was seen, or on a wrong one.
+/// Regression test: every page was assumed to have 4 KiB. With larger pages no object was on a seen page, or it was on a wrong
+/// one.
 #[test]
 fn a_synthetic_arm64_trace_with_large_pages_gives_the_operations_of_its_x86_64_sample() {
     let bundled = workspace().join("sim/data/files-6.1.trace.zst");
@@ -334,7 +335,7 @@ fn a_synthetic_arm64_trace_with_large_pages_gives_the_operations_of_its_x86_64_s
         let name = file.file_name().unwrap().to_string_lossy().into_owned();
         let (ops, facts) = read(text.clone(), |real| real);
         if facts.direct_map != DirectMap::At(X86_64_BASE) {
-            // It cannot be known, and that is said.
+            // The page size cannot be known, and the facts say so.
             assert_eq!(facts.page_size_source, PageSizeSource::Assumed, "{name}");
             continue;
         }
@@ -343,13 +344,14 @@ fn a_synthetic_arm64_trace_with_large_pages_gives_the_operations_of_its_x86_64_s
             (PageSize::Kib4, PageSizeSource::Addresses),
             "{name}"
         );
-        // Virtual addresses of 48 and 52 bits, memory from 1 GiB and, on a boundary for large pages only, from 1.5 GiB on.
+        // Virtual addresses of 48 and 52 bits; memory from 1 GiB on, and from 1.5 GiB on, which is a boundary for large pages
+        // only.
         let bases = [
             (PageSize::Kib64, 0xffff_0000_0000_0000 - 0x6000_0000),
             (PageSize::Kib64, 0xfff0_0000_0000_0000 - 0x4000_0000),
             (PageSize::Kib16, 0xffff_0000_0000_0000 - 0x4000_0000),
         ];
-        // The bundled trace is long: one will do.
+        // The bundled trace is long, so one base is enough.
         let bases = if ops.len() > 100_000 { &bases[..1] } else { &bases };
         for &(size, base) in bases {
             let (mut made_ops, mut made) =

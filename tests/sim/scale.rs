@@ -55,7 +55,8 @@ fn text_and_csv_show_the_points_and_say_what_is_simulated_only() {
     assert_eq!((rows.len(), rows.iter().all(|row| row.split(',').count() == columns)), (4, true), "{csv}");
 }
 
-/// Its own table was once none of the kind that it writes, and a comma in a trace's name was a column more.
+/// Regression test: `--csv` refused to replace a table that it had written itself, and a comma in a trace's
+/// name added a column.
 #[test]
 fn a_table_is_written_in_place_of_the_last_one() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -108,7 +109,7 @@ fn predictions_stand_beside_measurements_and_a_profile_says_where_they_hold() {
         let name = point["workload"].as_str().expect("a name");
         assert!(out.lines().any(|line| line.starts_with(name)), "{name}: {out}");
     }
-    // Whatever the machine does meanwhile: what is validated is what the points say.
+    // The machine may be busy with other work, so the report is compared with its own points only.
     let off = |cpus: u64| points.iter().filter(|at| at["cpus"] == cpus && at["within"] == false).count();
     let most = cpus.iter().copied().max().expect("one at least");
     let validated = if off(1) > 1 {
@@ -119,14 +120,14 @@ fn predictions_stand_beside_measurements_and_a_profile_says_where_they_hold() {
         most
     };
     assert_eq!(report["profile"]["validated_cpus"], validated, "{out}");
-    // The report is a profile, too, and a given one is the one that is validated.
+    // The report can be used as a profile, and `--profile` names the profile to validate.
     assert_eq!(scale_json(&["--cpus", "1", "--profile", file])["profile"], report["profile"]);
     let (code, out, _) = said(&uslab(&["validate", "--rounds", "1", "--profile", "milan2s", "--json", "-"]));
     let report: Value = serde_json::from_str(&out).expect("JSON and nothing else on standard output");
     assert_eq!((code, &report["profile"]["name"]), (Some(0), &"milan2s".into()));
 }
 
-/// A profile that was validated up to two CPUs.
+/// Writes a profile that was validated for up to two CPUs.
 fn validated_profile(folder: &tempfile::TempDir) -> String {
     let mut report = scale_json(&["--cpus", "1"]);
     report["profile"]["validated_cpus"] = 2.into();
@@ -180,11 +181,12 @@ fn a_picture_has_a_curve_for_each_design_and_says_the_same_in_words() {
         pairs.contains("<title id=") && pairs.contains("<desc id=") && pairs.contains("Magazines and Vmem")
     );
     assert!(!pairs.contains("class=\"validated\""), "{pairs}");
-    // Equal steps are equal ratios: eight CPUs lie three times as far as two.
+    // Equal distances are equal ratios: eight CPUs are three times as far from the origin as two.
     let points = pairs.split("points=\"").nth(1).and_then(|rest| rest.split('"').next()).expect("a curve");
     let x: Vec<f64> = points.split(' ').map(|at| at.split(',').next().unwrap().parse().unwrap()).collect();
     assert!((x[3] - x[0] - 3.0 * (x[1] - x[0])).abs() < 0.5, "{x:?}");
-    // What the paper says is of its layer; names tell workloads apart where there are several.
+    // The paper's statement is about its own layer only. If there are several workloads, lines have their
+    // names.
     let many =
         svg(&["--workload", "pairs,server=10", "--design", "slub,slub:cpu_partial=0", "--profile", &file]);
     assert!(!many.contains("Magazines and Vmem") && many.contains("class=\"validated\""), "{many}");
@@ -210,7 +212,7 @@ fn a_trace_runs_back_to_back_on_its_own_cpus() {
         );
         assert!(report.get("seed").is_none() && points[0]["ns"].as_f64() > Some(0.0));
     }
-    // On fewer CPUs, some do what two of the trace did.
+    // On fewer CPUs than traced, one CPU does the work of two.
     let both = ["scale", "--trace", trace, "--cpus", "4,3", "--design", "uslab-model", "--json", "-"];
     let folded: Value = serde_json::from_str(&said(&uslab(&both)).1).expect("JSON");
     let [three, four] = [0, 1].map(|i| &folded["curves"][0]["points"][i]);

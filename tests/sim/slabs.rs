@@ -38,7 +38,7 @@ const SPACES: &str = "dm raid1 read record 0 0 1064 30 8 : tunables 0 0 0 : slab
 
 #[test]
 fn the_bundled_kernels_shrink_is_bounded_and_two_moments_are_compared() {
-    // `end` is after a shrink; `before` is before the workload.
+    // `end` is after a shrink, `before` is before the workload.
     let folder = tempfile::tempdir().unwrap();
     for moment in ["before", "end"] {
         for table in ["slabinfo", "buddyinfo", "zoneinfo"] {
@@ -51,7 +51,7 @@ fn the_bundled_kernels_shrink_is_bounded_and_two_moments_are_compared() {
     }
     let end = folder.path().join("end");
     let report = json(&["slabs", shown(&end), "--all"]);
-    // No zoneinfo of this moment lists the CPUs; the orders of the slabs are those of 4 to 7.
+    // No zoneinfo of this moment lists the CPUs, and the slab orders fit 4 to 7 CPUs.
     assert_eq!((number(&report["cpus"]), &report["cpus_guessed"]), (7, &Value::Bool(true)));
     assert_eq!(number(&json(&["slabs", shown(&folder.path().join("before"))])["cpus"]), 4);
     let dentry = cache(&report, "dentry");
@@ -71,13 +71,13 @@ fn the_bundled_kernels_shrink_is_bounded_and_two_moments_are_compared() {
         change["bytes"].as_i64().unwrap(),
         number(&report["bytes"]) as i64 - number(&earlier["bytes"]) as i64
     );
-    // The folder is its last moment, and names the other one.
+    // A folder means its last moment, and the report names the other one.
     let (_, text, _) = said(&uslab(&["slabs", shown(folder.path())]));
     assert!(text.contains("--against"), "{text}");
     assert!(text.contains("dentry holds ") && text.contains("slab_debug=FZPU"), "{text}");
 }
 
-/// Real shrinks: recordings that shrank all caches between their moments `after` and `end`.
+/// Tests real shrinks: recordings that shrank all caches between their moments `after` and `end`.
 #[test]
 fn what_real_shrinks_returned_lies_within_the_bounds() {
     let Some(folder) = std::env::var_os("USLAB_TRACES").filter(|folder| !folder.is_empty()) else {
@@ -106,7 +106,7 @@ fn what_real_shrinks_returned_lies_within_the_bounds() {
                 later.slabs
             );
             compared += 1;
-            // What runs meanwhile allocates.
+            // Processes that run during the shrink allocate.
             grew += u64::from(slabs < row.shrink_slabs.least as i64);
             returned += row.bytes as i64 - later.bytes as i64;
         }
@@ -152,7 +152,7 @@ fn a_sosreport_with_sysfs_narrows_the_bounds() {
     std::os::unix::fs::symlink(":a-0000192", folder.path().join("sys/kernel/slab/other")).unwrap();
     let narrow = json(&["slabs", shown(folder.path())]);
     let dentry = cache(&narrow, "dentry");
-    // Two partial slabs have no object in use; up to 5 may be empty, and 3 of CPUs.
+    // Two partial slabs have no object in use; up to 5 more may be empty, and CPUs hold up to 3.
     assert_eq!((number(&dentry["shrink_slabs"]["least"]), number(&dentry["shrink_slabs"]["most"])), (2, 8));
     assert_eq!(dentry["aliases"], serde_json::json!(["other"]));
     assert_eq!(number(&narrow["reclaimable"]), 1000 * 4096);
@@ -199,7 +199,7 @@ fn a_table_is_watched_for_some_readings() {
     assert!(out.contains("nothing changed") && !out.contains('\x1b'), "{out}");
 }
 
-/// Once the whole table was refused: "line 3: expected five numbers after the name".
+/// Regression test: the whole table was refused: "line 3: expected five numbers after the name".
 #[test]
 fn names_with_spaces_are_compared() {
     let folder = tempfile::tempdir().unwrap();
@@ -209,7 +209,7 @@ fn names_with_spaces_are_compared() {
     assert_eq!((&report["rows"], &report["matched"]), (&2.into(), &2.into()), "{report}");
     let (code, out, err) = said(&uslab_with(&["slabs", "-"], format!("{HEAD}{SPACES}").as_bytes()));
     assert!(code == Some(0) && out.contains("dm raid1 read record"), "{err}");
-    // Rows without objects, and rows that are none, are named, and the others compared.
+    // Rows without objects, and invalid rows, are named, and the others are compared.
     let odd = "nothing 0 0 0 0 1 : tunables 0 0 0 : slabdata 0 0 0\nbroken 1 2\n";
     fs::write(&table, format!("{HEAD}{SPACES}{odd}")).unwrap();
     let (code, out, err) = said(&uslab(&["geometry", "--against", shown(&table)]));
@@ -246,12 +246,12 @@ fn the_cause_of_a_mismatch_is_named() {
     .unwrap();
     let report = json(&["geometry", "--against", shown(&table), "--cpus", "2"]);
     assert!(report["other_rule"].as_str().unwrap().contains("SLAB"), "{report}");
-    // SLAB counts its empty slabs itself.
+    // SLAB's table has the number of empty slabs.
     let report = json(&["slabs", shown(&table), "--cpus", "2"]);
     assert_eq!(number(&cache(&report, "inode")["shrink_slabs"]["least"]), 4);
 }
 
-/// Sums of what no machine has once overflowed.
+/// Regression test: sums of numbers that no machine can have overflowed.
 #[test]
 fn whatever_numbers_a_table_has_nothing_panics() {
     let folder = tempfile::tempdir().unwrap();

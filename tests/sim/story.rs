@@ -4,12 +4,13 @@ use crate::cli::{refused, said, uslab};
 use serde_json::Value;
 use uslab_tests::workspace;
 
-/// The tutorial's counter-example, as loom's run wrote it; a test of the lab compares it with today's.
+/// The tutorial's counterexample trace, as a run under loom wrote it; a test of the lab compares it with a
+/// new one.
 fn kept() -> String {
     workspace().join("sim/data/story.json").to_str().expect("UTF-8").to_owned()
 }
 
-/// What the page carries in the element of that name.
+/// The data in the page's element with this id.
 fn carried(page: &str, id: &str) -> Value {
     assert!(page.starts_with("<!DOCTYPE html>") && page.trim_end().ends_with("</html>"));
     let (_, rest) =
@@ -23,7 +24,7 @@ fn a_counter_example_is_printed_as_the_tutorial_shows_it() {
     let (code, out, err) = said(&uslab(&["story", &kept()]));
     assert_eq!((code, err.as_str()), (Some(0), ""), "{out}");
     let tutorial = std::fs::read_to_string(workspace().join("sim/lab/README.md")).expect("the tutorial");
-    // loom's run says which execution it was, too.
+    // The run under loom also printed the execution's number.
     let shown = tutorial.replace(" | execution 2\n", "\n");
     assert!(out.starts_with("STORY ") && shown.contains(&out), "{out}");
     let (code, json, _) = said(&uslab(&["story", &kept(), "--json"]));
@@ -129,7 +130,7 @@ fn the_last_deeds_before_a_violation_are_a_page() {
     assert!(steps.is_sorted_by_key(at), "{steps:?}");
     let object = end.rsplit_once("nobody holds ").expect("an object").1;
     let own: Vec<_> = steps.iter().filter(|step| step["changes"][0]["thing"] == story["about"]).collect();
-    // It was freed, and by nobody allocated since.
+    // The object was freed, and not allocated since.
     assert!(!own.is_empty() && own.iter().all(|step| step["changes"][0]["part"] == *object), "{end}");
     assert_eq!(own[own.len() - 1]["changes"][0]["after"], "free", "{own:?}");
     let parts = steps.iter().filter_map(|step| step["changes"][0]["part"].as_str());
@@ -141,7 +142,7 @@ fn the_last_deeds_before_a_violation_are_a_page() {
     for step in steps.iter().filter(|step| step["changes"][0]["after"] == "left for others") {
         assert!(text(&step["did"]).starts_with("leaves for others 0x"), "{step}");
     }
-    // Without a violation there is no page, and the report says so.
+    // Without a violation no page is written, and the report says so.
     std::fs::remove_file(&page).expect("it is there");
     let (code, out, err) = said(&uslab(&args));
     assert_eq!((code, err.as_str()), (Some(0), ""), "{out}");

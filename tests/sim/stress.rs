@@ -1,4 +1,4 @@
-//! `uslab stress`: quick runs under both mechanisms, with faults and without; and that it sees what it is there to see.
+//! `uslab stress`: quick runs under both mechanisms, with faults and without. It also checks that planted errors are found.
 
 use serde_json::Value;
 use std::io::Write;
@@ -60,7 +60,7 @@ fn quick_runs_find_nothing_under_both_mechanisms_with_faults_and_without() {
                 assert_eq!((&report["mechanism"], &report["aborts"]), (&"claimed slot".into(), &0.into()));
             }
             let points = report["fault_points"].as_array().unwrap();
-            // Addresses are reserved before there are faults; whether there is a whole block to give back is chance.
+            // Addresses are reserved before faults are armed, and it depends on chance that there is a whole block to decommit.
             let sure = POINTS.iter().filter(|point| !["reserve", "decommit"].contains(&point.name));
             for point in sure.filter(|_| faults.is_some()) {
                 let fired = points.iter().any(|p| p["point"] == point.name && p["fired"].as_u64() > Some(0));
@@ -69,12 +69,12 @@ fn quick_runs_find_nothing_under_both_mechanisms_with_faults_and_without() {
             assert!(faults.is_some() || points.iter().all(|point| point["fired"] == 0), "{points:?}");
         }
     }
-    // Past libtest's capture: the runner of all tests reads it.
+    // Bypasses libtest's capture: the runner of all tests reads this line.
     let line = format!("stress: {operations} operations, {violations} violations\n");
     std::io::stdout().write_all(line.as_bytes()).unwrap();
 }
 
-/// A run in which somebody misbehaves after some frees to the cache of that name.
+/// A run in which, after some frees, `harm` misuses an object of the cache called `cache`.
 fn sabotaged(cache: &'static str, harm: fn(&uslab::KmemCache, std::ptr::NonNull<u8>)) -> Report {
     let frees = Counter::new(0);
     let saboteur: Saboteur = Arc::new(move |freed_to, object| {
@@ -97,7 +97,7 @@ fn sabotaged(cache: &'static str, harm: fn(&uslab::KmemCache, std::ptr::NonNull<
     run(&options, &Progress::new()).expect("it runs")
 }
 
-/// The violation's sentence, the object's history and the last operations of a thread, with the seed.
+/// Checks that the report has one of these violations, the object's history, the last operations of a thread, and the seed.
 #[track_caller]
 fn told(report: &Report, whats: &[&str]) {
     let page = report.page();
@@ -110,7 +110,7 @@ fn told(report: &Report, whats: &[&str]) {
 
 #[test]
 fn an_object_that_is_freed_twice_is_found_and_its_story_told() {
-    // SAFETY: none: the object was freed before, which is what is to be found.
+    // SAFETY: unsound on purpose: the object was freed before; the run must find that. Its memory stays mapped.
     let report = sabotaged("built-64", |cache, object| unsafe { cache.free(object) });
     told(&report, &["a free object was written to", "an object in use was overwritten", "double free"]);
     let page = report.page();
@@ -125,8 +125,8 @@ fn an_object_that_is_freed_twice_is_found_and_its_story_told() {
 
 #[test]
 fn a_write_after_the_free_is_found_by_the_next_owner() {
-    // SAFETY: none: the object is free, or somebody else's by now, which is what is to be found. No page goes back to
-    // the system under these workloads.
+    // SAFETY: unsound on purpose: the object is free or has another owner; the run must find that. Its memory stays mapped: no
+    // page is returned to the system under these workloads.
     let report = sabotaged("magazine-3", |_, object| unsafe { object.add(90).write_volatile(1) });
     told(
         &report,
@@ -142,7 +142,7 @@ fn an_object_that_nobody_holds_is_missed_by_the_census() {
     let story = &report.violations[0];
     assert!(story.what.starts_with("census of round 1: cache raw-64: "), "{}", report.page());
     assert!(story.what.contains("nobody holds 0x") && story.object, "{}", report.page());
-    // Its last deeds may be long ago; then the report says so.
+    // Its last operations may be too old to be recorded; then the report says so.
     assert!(report.page().contains("history of the object:"), "{}", report.page());
 }
 
@@ -154,7 +154,7 @@ fn a_violation_is_exit_code_1_and_its_story_is_on_standard_output() {
     for part in ["VIOLATION at", "census of round 1", "seed 5"] {
         assert!(out.contains(part), "expected {part:?} in {out}");
     }
-    // Once it named neither the cache nor the object, and had no history of it.
+    // Regression test: the report named neither the cache nor the object, and had no history.
     let what = out.split_once("census of round 1: ").unwrap().1.lines().next().unwrap();
     let (cache, object) = what.split_once("; nobody holds ").unwrap_or_else(|| panic!("{out}"));
     assert!(cache.starts_with("cache raw-64: objects: threads hold "), "{out}");
@@ -172,7 +172,7 @@ fn an_interrupt_ends_the_run_with_its_census() {
     let child = uslab(&["--seconds", "600", "--threads", "4", "--json"]).spawn().expect("the binary starts");
     let id = nix::unistd::Pid::from_raw(child.id().try_into().expect("a process id"));
     let (begun, tasks) = (Instant::now(), format!("/proc/{id}/task"));
-    // Its threads come after its handler.
+    // Its threads are started after its signal handler is installed.
     while std::fs::read_dir(&tasks).map_or(0, Iterator::count) < 4
         && begun.elapsed() < Duration::from_secs(60)
     {
@@ -215,7 +215,7 @@ fn a_page_for_a_person_says_what_was_done_and_how_it_ended() {
 #[test]
 fn what_cannot_be_run_is_refused_with_what_is_accepted() {
     let cases: [(&[&str], &str); 9] = [
-        // Once both passed: nothing was leaked, so nothing was missed.
+        // Regression test: both were accepted: nothing leaked, so no leak was missed.
         (&["--leak", "nosuch"], "--leak nosuch: no such cache; expected one of word, raw-64, "),
         (
             &["--leak", "raw-64", "--workload", "fork", "--ops", "2000", "--seconds", "30"],
@@ -284,7 +284,7 @@ fn runs_of_three_shares_are_those_of_the_whole() {
     };
     refused(&[a, c], "share 1/3 of stress is missing");
     refused(&[a, b, c, b], "share 1/3 is there twice");
-    // Without a share the file has all.
+    // Without `--shard` the file has all rows.
     let all = file("all");
     runs("10000", &["--rows", &all]);
     assert!(merge(&[&all]).1.unwrap()["runs"].as_array().unwrap().len() == 5);

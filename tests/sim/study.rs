@@ -1,7 +1,7 @@
-//! The study of what texts claim: a page of findings, and a table with a row for each claim. Every claim has an answer, what is
-//! named as evidence exists, and exact figures are those that the experiments find.
+//! Checks the study of what texts claim: a page of findings, and a table with a row for each claim. Every claim has an answer,
+//! the evidence that it names exists, and exact figures are the ones that the experiments find.
 //!
-//! A figure that an experiment finds has a key behind it, in a comment that pages do not show:
+//! A figure that an experiment finds is followed by a key, in a comment that rendered pages do not show:
 //!
 //! ```text
 //! 89<!--race > 10000 operations > first-fit > holes-->      the experiment, how its table's title begins, row, column
@@ -9,11 +9,11 @@
 //! 37.5<!--layout --structs 64 > A walk > position; structs > lines-->   with options
 //! ```
 //!
-//! An interval has a further word: `low` or `high` instead of its median. Figures that were measured have `≈` in front,
-//! parameters `<!--given-->` behind.
+//! A bound of an interval has one more word: `low` or `high`. Measured figures are preceded by `≈`, parameters are followed by
+//! `<!--given-->`.
 //!
-//! `WRITE=1 cargo test -p uslab-tests --test sim study` writes the figures of tables anew. Those of claims are words of the experiment,
-//! and stay.
+//! `WRITE=1 cargo test -p uslab-tests --test sim study` updates the figures of tables. Figures within claims are part of the
+//! experiment's words and are not updated.
 
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -21,12 +21,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use uslab_tests::workspace;
 
-/// The findings, from the workspace's root.
+/// The page of findings, relative to the workspace.
 const FINDINGS: &str = "STUDY.md";
-/// The rows.
+/// The table of claims, relative to the workspace.
 const ROWS: &str = "sim/lab/TEXTS.md";
 
-/// The claims' numbers: a letter a text, and for the tutorial a ten a chapter.
+/// The numbers of all claims: a letter for each text, and for the tutorial a range of ten for each chapter.
 fn numbers() -> Vec<String> {
     let plain = [('A', 40), ('K', 26), ('P', 27), ('X', 14), ('M', 16)];
     let chapters: [(u32, u32); 13] = [
@@ -50,9 +50,9 @@ fn numbers() -> Vec<String> {
     plain.chain(chapters.map(|n| format!("E{n:03}"))).collect()
 }
 
-/// What a row may answer.
+/// The answers that a row may have.
 const ANSWERS: [&str; 5] = ["holds", "depends", "does not hold", "undecided", "out"];
-/// Answers of which no more than this many may be `out`.
+/// The most answers that may be `out`.
 const MOST_OUT: usize = 15;
 
 struct Row {
@@ -63,7 +63,7 @@ struct Row {
     evidence: String,
 }
 
-/// The rows of all tables whose first cell is a number of a claim.
+/// The rows of all tables whose first cell is the number of a claim.
 fn rows(text: &str) -> BTreeMap<String, Row> {
     let mut rows = BTreeMap::new();
     for (i, line) in text.lines().enumerate() {
@@ -97,7 +97,7 @@ fn sources(folder: &Path, out: &mut Vec<(PathBuf, String)>) {
     }
 }
 
-/// Whether there is a test of that name, or a scenario, in the file or folder that is its module.
+/// Returns `true` if the file or folder that `path` names as its module has a test, or a scenario, of this name.
 fn is_test(path: &str, sources: &[(PathBuf, String)]) -> bool {
     let (module, name) = path.rsplit_once("::").unwrap_or(("", path));
     let function = format!("fn {name}(");
@@ -156,7 +156,7 @@ fn every_claim_has_an_answer_and_every_answer_evidence_that_exists() {
             } else if name.starts_with("uslab ") {
                 ["replay", "stress", "geometry"].contains(&name.split(' ').nth(1).unwrap_or(""))
             } else if let Some(bench) = name.strip_prefix("bench ") {
-                // A program of its own, or a row of the one that compares with others.
+                // A benchmark program, or a row of the one that compares several.
                 let benches = root.join("benches");
                 let programs = [benches.join(bench), benches.join("all").join(bench)];
                 programs.iter().any(|program| program.with_extension("rs").exists())
@@ -178,17 +178,17 @@ fn every_claim_has_an_answer_and_every_answer_evidence_that_exists() {
     assert_eq!(rows.len(), 216);
 }
 
-/// A number as it stands in a text.
+/// A number in a text.
 #[derive(Debug, PartialEq)]
 struct Figure<'t> {
     text: &'t str,
-    /// Whether it is marked as measured.
+    /// `true` if it is marked as measured.
     measured: bool,
-    /// What stands in the comment behind it.
+    /// The comment after it.
     key: Option<&'t str>,
 }
 
-/// The numbers of a text: none in code or comments, nor those of names such as E092 or 32-bit.
+/// The numbers of a text, except in code, in comments, and in names such as E092 or 32-bit.
 fn figures(text: &str) -> Vec<Figure<'_>> {
     let (mut found, mut at, mut code) = (Vec::new(), 0, false);
     let bytes = text.as_bytes();
@@ -210,7 +210,7 @@ fn figures(text: &str) -> Vec<Figure<'_>> {
         while matches!(bytes[end - 1], b'.' | b',') {
             end -= 1;
         }
-        // Of names: 32-bit, 2^32, 256th, set 1.
+        // Parts of names: 32-bit, 2^32, 256th, set 1.
         let part_of_name = bytes.get(end).is_some_and(|b| is_word(*b))
             || text[end..].starts_with("-b")
             || text[end..].starts_with('^')
@@ -228,8 +228,8 @@ fn figures(text: &str) -> Vec<Figure<'_>> {
     found
 }
 
-/// The findings of `uslab-lab COMMAND --exact`. The experiment runs once, and all tests share its findings.
-// No model checker runs these tests.
+/// The findings of `uslab-lab COMMAND --exact`. Each experiment runs once, and all tests share its findings.
+// std's lock is fine: no model checker runs these tests.
 #[allow(clippy::disallowed_types)]
 pub(crate) fn findings(command: &str) -> &'static Value {
     use std::sync::{Mutex, OnceLock, PoisonError};
@@ -239,7 +239,7 @@ pub(crate) fn findings(command: &str) -> &'static Value {
     drop(found);
     place.get_or_init(|| {
         let output = Command::new(uslab_tests::lab())
-            // Where traces are named from.
+            // Commands name traces relative to this folder.
             .current_dir(workspace().join("sim"))
             .args(command.split_whitespace())
             .args(["--exact", "--json", "-"])
@@ -251,12 +251,12 @@ pub(crate) fn findings(command: &str) -> &'static Value {
     })
 }
 
-/// Compares the figure with the one that the key finds. The error says what it found instead.
+/// Compares the figure with the one that the key finds; the error names that one.
 fn check(key: &str, figure: &str) -> Result<(), String> {
     let found = find(key, figure)?;
     if found == figure { Ok(()) } else { Err(format!("it is {found}")) }
 }
-/// The figure that the key finds, rounded to the decimals of `figure`. The error says why there is none.
+/// The figure that the key finds, rounded to the decimals of `figure`. The error says why nothing was found.
 fn find(key: &str, figure: &str) -> Result<String, String> {
     let words: Vec<&str> = key.split(" > ").collect();
     let (command, path) = words.split_first().ok_or("an empty key")?;
@@ -296,11 +296,11 @@ fn find(key: &str, figure: &str) -> Result<String, String> {
     };
     let decimals = figure.split_once('.').map_or(0, |(_, decimals)| decimals.len());
     let value = value.as_f64().ok_or_else(|| format!("it is {value}, no number"))?;
-    // Which way a difference goes is in the words around it.
+    // The text says in words which way a difference goes, so the sign is dropped.
     Ok(grouped(&format!("{:.decimals$}", value.abs())))
 }
 
-/// A number with a comma before each three digits in front of the point.
+/// Adds a comma before each group of three digits of the integer part.
 fn grouped(plain: &str) -> String {
     let (whole, decimals) = plain.split_at(plain.find('.').unwrap_or(plain.len()));
     let mut shown = String::new();
@@ -313,14 +313,14 @@ fn grouped(plain: &str) -> String {
     shown + decimals
 }
 
-/// A line with other figures: what `other` says of each key and figure.
+/// The line with other figures: `other` gets each key and figure, and returns the new figure if it differs.
 fn rewritten(line: &str, mut other: impl FnMut(&str, &str) -> Option<String>) -> String {
     let (mut out, mut rest) = (String::new(), line);
     for Figure { text, key, .. } in figures(line) {
         let Some(found) = key.filter(|key| *key != "given").and_then(|key| other(key, text)) else {
             continue;
         };
-        // Where the figure begins in what is left of its line.
+        // The figure's position in the rest of the line.
         let at = text.as_ptr().addr() - rest.as_ptr().addr();
         out += &rest[..at];
         out += &found;
@@ -329,7 +329,7 @@ fn rewritten(line: &str, mut other: impl FnMut(&str, &str) -> Option<String>) ->
     out + rest
 }
 
-/// The only one that is meant.
+/// The only value that matches; an error if there are none or several.
 fn one<'v>(
     all: impl Iterator<Item = &'v Value>,
     what: &str,
@@ -342,7 +342,7 @@ fn one<'v>(
     }
 }
 
-/// Figures of the study were those of an earlier state of the experiments, and nobody saw it.
+/// Regression test: figures of the study came from an earlier state of the experiments, which was not noticed.
 #[test]
 fn every_exact_figure_is_what_the_experiment_finds() {
     let (mut wrong, mut checked) = (Vec::new(), 0);
@@ -383,7 +383,7 @@ fn every_exact_figure_is_what_the_experiment_finds() {
     assert!(checked > 50 || std::env::var_os("WRITE").is_some(), "{checked} figures");
 }
 
-/// The page of findings says how many claims have which answer; a row that changes its answer must be counted there.
+/// The page of findings states the number of claims with each answer; it must be updated when a row changes.
 #[test]
 fn the_page_of_findings_counts_the_answers() {
     let page = std::fs::read_to_string(workspace().join(FINDINGS)).unwrap();
@@ -433,7 +433,7 @@ fn a_figure_is_written_as_it_was_shown_and_nothing_around_it_changes() {
     assert_eq!(rewritten(line, other), "≈2.5 of 7<!--a > b > c--> and 21,918<!--d > e--> in 5<!--given-->.");
 }
 
-/// A check that finds nothing would hold for any table.
+/// Without this, a check that never finds anything missing would pass.
 #[test]
 fn a_test_that_there_is_not_is_found_missing() {
     let here = vec![(PathBuf::from("tests/sim/study.rs"), include_str!("study.rs").to_owned())];

@@ -1,4 +1,4 @@
-//! `uslab sweep` and `uslab tune`: shares add up to the whole, by bytes, whoever runs them and whatever happens meanwhile.
+//! `uslab sweep` and `uslab tune`: shards add up to the whole, byte for byte, however they are run and interrupted.
 
 use crate::cli::{refused, said, sample};
 use serde_json::Value;
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use uslab_tests::workspace;
 
-/// Of 24 items, each of a few milliseconds.
+/// A sweep with 24 items, each of a few milliseconds.
 const SMALL: &str = "\
 workload = [\"bursts=64\", \"remote=20\"]
 design = [\"bonwick94\", \"uslab-model\"]
@@ -17,12 +17,12 @@ ops = 300
 capacity = [8, 64]
 ";
 
-/// What messages call the command.
+/// The name of the program in its messages.
 fn program() -> String {
     uslab_tests::uslab().to_str().expect("UTF-8").to_owned()
 }
 
-/// The command, outside of any engine.
+/// The command, without the variables of any batch system.
 fn command(args: &[&str], variables: &[(&str, &str)]) -> Command {
     let mut command = Command::new(uslab_tests::uslab());
     let engines = ["TASK_ID", "TASK_COUNT", "TASK_MIN", "TASK_MAX", "TASK_STEP"];
@@ -36,11 +36,11 @@ fn with(args: &[&str], variables: &[(&str, &str)]) -> Output {
     command(args, variables).output().expect("it starts")
 }
 
-/// What it says where all is well.
+/// The output of a command that succeeds.
 #[track_caller]
 fn well(args: &[&str], variables: &[(&str, &str)]) -> String {
     let (code, out, err) = said(&with(args, variables));
-    // A machine may be so slow that a run says how far it is.
+    // On a slow machine a run reports its progress.
     let is_told = |line: &&str| line.contains(" items run in ") || line.starts_with("uslab: wrote --");
     let err: String = err.lines().filter(|line| !is_told(line)).collect();
     assert_eq!((code, err.as_str()), (Some(0), ""), "{args:?}: {out}");
@@ -51,7 +51,7 @@ fn json(args: &[&str]) -> Value {
     serde_json::from_str(&well(&[args, &["--json"]].concat(), &[])).expect("JSON")
 }
 
-/// A folder with a sweep's file.
+/// A folder with a sweep file.
 struct Sweep {
     folder: tempfile::TempDir,
     file: String,
@@ -67,20 +67,20 @@ impl Sweep {
     fn path(&self, name: &str) -> String {
         self.folder.path().join(name).to_str().expect("UTF-8").to_owned()
     }
-    /// Where the result of an item is in `results`: where it is in a folder that has no other one.
+    /// The path of an item's result in `results`, found by running this item alone into another folder.
     fn item(&self, results: &str, number: u64) -> PathBuf {
         let alone = format!("only-{number}");
         self.run(&alone, &["--item", &number.to_string()], &[]);
         let [(name, _)] = &self.files(&alone)[..] else { panic!("one result") };
         Path::new(&self.path(results)).join("items").join(name)
     }
-    /// All files in a folder of results, by name, with their bytes.
+    /// All files in a folder of results, by name, with their contents.
     fn files(&self, results: &str) -> Vec<(PathBuf, Vec<u8>)> {
         let items = Path::new(&self.path(results)).join("items");
         let folders = std::fs::read_dir(&items).into_iter().flatten().map(|entry| entry.unwrap().path());
         let files = folders.flat_map(|folder| folder.read_dir().unwrap().map(|entry| entry.unwrap().path()));
         let mut files: Vec<_> = files
-            // One that is being written gets its name meanwhile.
+            // A file that is being written may be renamed in between.
             .filter_map(|file| match std::fs::read(&file) {
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
                 read => Some((file.strip_prefix(&items).unwrap().to_owned(), read.unwrap())),
@@ -93,7 +93,7 @@ impl Sweep {
         let results = self.path(results);
         well(&[&["sweep", "run", &self.file, "--results", &results], more].concat(), variables)
     }
-    /// The merged bytes: CSV, Parquet and page.
+    /// The merged results: CSV, Parquet and page.
     fn merged(&self, results: &str) -> [Vec<u8>; 3] {
         let paths = ["csv", "parquet", "html"].map(|end| self.path(&format!("{results}.{end}")));
         let [csv, parquet, html] = &paths;
@@ -126,7 +126,7 @@ fn the_example_is_200_items_and_says_so_before_it_runs() {
     assert!(text.contains(&format!("`{} sweep run ", program())), "{text}");
 }
 
-/// The book's page has the example, and what `merge` says of it.
+/// The book's page has this example, and the output of `merge`.
 #[test]
 fn the_books_page_shows_what_merge_says() {
     let page = std::fs::read_to_string(workspace().join("slab/book/src/sweep.md")).unwrap();
@@ -145,7 +145,7 @@ fn shares_of_engines_are_the_whole_by_bytes() {
     let whole = sweep.run("whole", &[], &[]);
     assert!(whole.starts_with("24 items: 24 run in "), "{whole}");
     let expected = sweep.merged("whole");
-    // An array of Slurm that begins at 3, by steps of 2.
+    // A Slurm array that begins at 3 and has steps of 2.
     for task in ["3", "5", "7", "9", "11"] {
         let array = [
             ("SLURM_ARRAY_TASK_ID", task),
@@ -163,7 +163,7 @@ fn shares_of_engines_are_the_whole_by_bytes() {
         sweep.run("more-jobs", &["--shards", "3"], &[("JOB_COMPLETION_INDEX", index)]);
     }
     assert!(sweep.merged("jobs") == expected && sweep.merged("more-jobs") == expected);
-    // More shares than items, the last one first.
+    // More shards than items, the last one first.
     for index in (0..30).rev() {
         sweep.run("shares", &["--shard", &format!("{index}/30")], &[]);
     }
@@ -296,7 +296,7 @@ fn a_page_and_a_report_say_which_setting_is_best_and_what_axes_explain() {
         assert_eq!((&design["design"], &design["method"]), (&"uslab-model".into(), &"grid".into()));
         let knob = &design["knobs"][0];
         assert_eq!((&knob["knob"], knob["places"].as_array().unwrap().len()), (&"capacity".into(), 4));
-        // It is the only one: what settings differ by is of it alone.
+        // There is only one option: all differences between settings come from it.
         for index in ["first", "total"] {
             let index = knob["index"][index].as_f64().unwrap();
             assert!((index - 1.0).abs() < 1e-9 || index == 0.0, "{knob}");
@@ -317,11 +317,11 @@ fn a_trace_runs_on_its_own_cpus_and_a_changed_one_is_another_sweep() {
     let point = &json(&["scale", "--trace", &trace, "--design", "slub"])["curves"][0]["points"][0];
     assert_eq!(record["result"]["done"]["ns"], point["ns"]);
     assert_eq!((&record["result"]["done"]["cpus"], &record["of"]["cpus"]), (&point["cpus"], &Value::Null));
-    // The same files elsewhere are the same sweep.
+    // The same files in another folder are the same sweep.
     let elsewhere = Sweep::new("trace = [\"t.txt.zst\"]\ndesign = [\"slub\", \"bonwick94\"]\n");
     let inputs = sweep.folder.path().to_str().unwrap();
     assert_eq!(json(&["sweep", &elsewhere.file, "--inputs", inputs])["sweep"], before["sweep"]);
-    // A table that a replay reads is part of the trace, and another file beside it is not.
+    // A table that a replay reads is part of the trace; another file next to it is not.
     let table = |name: &str| {
         std::fs::copy(workspace().join("sim/data/files-6.1.end.slabinfo"), sweep.path(name)).unwrap()
     };
@@ -330,7 +330,7 @@ fn a_trace_runs_on_its_own_cpus_and_a_changed_one_is_another_sweep() {
     table("end.slabinfo");
     assert_ne!(json(&["sweep", &sweep.file])["sweep"], before["sweep"]);
     std::fs::remove_file(sweep.path("end.slabinfo")).unwrap();
-    // Another trace under the same name is not.
+    // Another trace under the same name is another sweep.
     std::fs::copy(sample("ftrace-6.12-tgid-hashed.txt.zst"), &trace).unwrap();
     let after = json(&["sweep", &sweep.file]);
     assert_ne!(after["sweep"], before["sweep"]);
@@ -414,7 +414,7 @@ fn what_cannot_be_swept_is_refused_in_a_line_by_name() {
             "workload = \"pairs\"\ncpus = 1\ndesign = [3]\n",
             &[":3: design: 3: expected a name, or a list of names"],
         ),
-        // The knobs of a design that there is not were blamed in its place.
+        // Regression test: the options of an unknown design were reported instead of the design.
         (
             "workload = \"pairs\"\ndesign = \"slubb\"\ncpus = 1\n[knobs.slub]\ncpu_partial = 3\n",
             &[":2: design: no design `slubb`; there are uslab-model, slub"],
@@ -515,7 +515,7 @@ fn a_result_of_another_item_is_refused_and_left() {
     assert_eq!(std::fs::read(other.item("r", 5)).unwrap(), std::fs::read(file).unwrap());
 }
 
-/// More seeds, or another order of designs, was another sweep, and all of it was run anew without a word.
+/// Regression test: with more seeds, or another order of designs, all items were run again without a message.
 #[test]
 fn a_sweep_that_is_changed_keeps_the_results_of_items_that_are_the_same() {
     let sweep = Sweep::new(SMALL);
@@ -530,12 +530,12 @@ fn a_sweep_that_is_changed_keeps_the_results_of_items_that_are_the_same() {
     assert!(ran.starts_with("36 items: 12 run in ") && ran.contains("24 were there"), "{ran}");
     sweep.run("anew", &[], &[]);
     assert!(sweep.merged("r") == sweep.merged("anew"));
-    // What nothing needs any more is left, and does no harm.
+    // Results that no item needs any more are kept, and change nothing.
     change(&SMALL.replace("[8, 64]", "[64]"));
     let ran = sweep.run("r", &[], &[]);
     assert!(ran.starts_with("16 items: 0 run in ") && ran.contains("16 were there"), "{ran}");
     assert_eq!(sweep.merged("r")[0].split(|byte| *byte == b'\n').count(), 1 + 16 + 1);
-    // Another price is another item.
+    // Another profile changes the prices, so all items are other ones.
     change(&(SMALL.to_owned()).replace("ops = 300", "ops = 300\nprofile = \"milan2s\""));
     assert!(sweep.run("r", &[], &[]).starts_with("24 items: 24 run in "));
 }
@@ -561,7 +561,7 @@ fn a_sample_has_each_setting_once() {
     assert_eq!(json(&["sweep", &sweep.file])["settings"], 1 + 8);
     sweep.run("r", &[], &[]);
     assert_eq!(sweep.files("r").len(), 9 * 2 * 2 * 2);
-    // As many points as combinations, or more, are all of these.
+    // If as many points as combinations, or more, are requested, all combinations run.
     let all = Sweep::new(&text.replace("points = 8", "points = 100"));
     assert_eq!(json(&["sweep", &all.file])["settings"], 1 + 12);
     let text = well(&["sweep", &all.file], &[]);
@@ -572,7 +572,7 @@ fn a_sample_has_each_setting_once() {
 
 #[test]
 fn an_item_that_cannot_be_run_fails_alone_and_is_named() {
-    // 8 KiB objects on the machine's last pages: bursts of a million do not fit into its memory.
+    // 8 KiB objects on the machine's last pages: bursts of a million do not fit into memory.
     let sweep = Sweep::new(
         "workload = [\"pairs\", \"bursts=1048576\"]\ndesign = [\"bonwick94\"]\ncpus = 1\nops = 3000000\nsize = 8192\n",
     );
@@ -593,7 +593,7 @@ fn an_item_that_cannot_be_run_fails_alone_and_is_named() {
     assert!(code == Some(1) && err.contains("item 1 failed: ") && err.lines().count() == 2, "{err}");
 }
 
-/// One trace that is none ended the run of all others, as bad input does.
+/// Regression test: one invalid trace ended the run of all others, as bad input does.
 #[test]
 fn an_unreadable_trace_fails_its_items_and_no_other() {
     let sweep = Sweep::new(
@@ -611,7 +611,7 @@ fn an_unreadable_trace_fails_its_items_and_no_other() {
     assert!(err.starts_with(&format!("{place}failed: ")) && err.lines().count() == 1, "{err}");
     let (code, out, _) = said(&with(&["sweep", "status", &sweep.file], &[]));
     assert!(code == Some(1) && out.contains("2 of 4 items done, 0 missing, 2 failed"), "{out}");
-    // A round of a tuning finds the traces where the sweep has them.
+    // A tuning's round resolves traces relative to the sweep's file.
     std::fs::copy(sweep.path("traces/good.zst"), sweep.path("traces/garb.txt")).unwrap();
     assert!(json(&["tune", &sweep.file])["winner"].is_object());
 }
@@ -653,7 +653,7 @@ fn ctrl_c_says_what_is_kept() {
     );
 }
 
-/// The shell's limit on a file's size stands for a disk that is full: writing fails in the middle of a file.
+/// The shell's limit on file size simulates a full disk: writing fails in the middle of a file.
 #[test]
 fn on_a_full_disk_nothing_is_half_written_and_the_rest_stays() {
     let sweep = Sweep::new(SMALL);
@@ -734,14 +734,14 @@ fn the_script_for_slurm_runs_each_share_as_slurm_would() {
     std::fs::write(&file, &script).unwrap();
     for task in 0..5 {
         let mut shell = Command::new("bash");
-        // Slurm runs a copy, elsewhere.
+        // Slurm runs a copy of the script from another folder.
         shell.arg(&file).current_dir("/").env("SLURM_ARRAY_TASK_ID", task.to_string());
         let (code, out, err) = said(&shell.output().unwrap());
         assert_eq!((code, err.as_str()), (Some(0), ""), "{out}");
         assert!(out.starts_with(&format!("share {task}/5: ")), "{out}");
     }
     assert!(sweep.merged("it's results") == expected);
-    // What a node has not is named.
+    // The message names what a node lacks.
     let script_without = |what: &str| script.replacen(what, "/nowhere", 1);
     for what in [program(), sweep.file.clone()] {
         let elsewhere = sweep.path("elsewhere.sbatch");
@@ -760,7 +760,7 @@ fn the_script_for_slurm_runs_each_share_as_slurm_would() {
         "{err}"
     );
     std::fs::rename(&gone, &results).unwrap();
-    // A sweep's file that is changed after the script was written is not run.
+    // If the sweep file changes after the script was written, the script refuses to run.
     std::fs::write(&sweep.file, SMALL.replace("ops = 300", "ops = 301")).unwrap();
     let (code, _, err) =
         said(&Command::new("bash").arg(&file).env("SLURM_ARRAY_TASK_ID", "0").output().unwrap());
@@ -797,7 +797,7 @@ fn the_job_for_kubernetes_is_one_to_its_own_types() {
     let text = well(&args, &[]);
     let value: Value = serde_json::from_str(&text).unwrap();
     let job: Job = serde_json::from_str(&text).expect("a Job");
-    // What these types do not know would be lost on the way.
+    // Fields that these types do not know would be lost in the round trip.
     assert_eq!(serde_json::to_value(&job).unwrap(), value);
     let spec = job.spec.unwrap();
     assert_eq!((spec.completions, spec.parallelism), (Some(20), Some(20)));
@@ -822,7 +822,7 @@ fn the_job_for_kubernetes_is_one_to_its_own_types() {
         |path: &str| container.volume_mounts.as_ref().unwrap().iter().find(|mount| mount.mount_path == path);
     assert_eq!(mounted("/inputs").unwrap().read_only, Some(true));
     assert_eq!(pod.volumes.unwrap().len(), 2);
-    // The container's command does what it says, with the paths of this machine and Kubernetes' variable.
+    // The container's command runs here, with the paths of this machine and Kubernetes' variable.
     let local = |arg: &String| match arg.strip_prefix("/sweep/").or(arg.strip_prefix("/inputs")) {
         Some("") => sweep.path(""),
         Some(name) => sweep.path(name),
@@ -836,7 +836,7 @@ fn the_job_for_kubernetes_is_one_to_its_own_types() {
         well(&args, &[completions, ("JOB_COMPLETION_INDEX", index)]);
     }
     assert!(!sweep.files("results").is_empty());
-    // The Job that merges does so where all is there, and says what is missing where it is not.
+    // The merging Job merges if all results exist; otherwise it names the missing ones.
     let args = ["sweep", "k8s", &sweep.file, "--image", "i", "--claim", "shared", "--merge"];
     let job: Job = serde_json::from_str(&well(&args, &[])).expect("a Job");
     assert_eq!(job.metadata.name, Some(format!("uslab-a-sweep-{hash}-merge")));
@@ -874,7 +874,7 @@ fn workspace_rust() -> String {
     value["workspace"]["package"]["rust-version"].as_str().unwrap().to_owned()
 }
 
-/// Nine settings of which one is the best on all works.
+/// Nine settings, one of which is the best on all workloads.
 const TUNED: &str = "\
 workload = [\"bursts=2000\", \"bursts=3000\"]
 design = [\"uslab-model\"]
@@ -903,12 +903,12 @@ fn tuning_ends_with_the_setting_that_the_whole_sweep_says_is_best() {
     sweep.run("all", &[], &[]);
     let all = json(&["sweep", "merge", &sweep.file, "--results", &sweep.path("all")]);
     assert_eq!(all["settings"][0]["setting"].as_str(), Some(&*winner), "{}", all["settings"]);
-    // A round a call, and then the end.
+    // Each call runs one round; the last one reports the end.
     let step = json(&["tune", &stepped.file, "--step"]);
     assert!(step["winner"].is_null() && step["rounds"].as_array().unwrap().len() == 1, "{step}");
     assert!(step["next"]["file"].as_str().unwrap().ends_with("a sweep.tune/round-2.toml"), "{step}");
     assert_eq!(json(&["tune", &stepped.file, "--step"])["winner"]["score"]["setting"], winner);
-    // Rounds that something else runs, in shares.
+    // Rounds that other commands run, in shards.
     let mut calls = 0;
     let end = loop {
         let report = json(&["tune", &engine.file, "--no-run"]);
@@ -921,7 +921,7 @@ fn tuning_ends_with_the_setting_that_the_whole_sweep_says_is_best() {
     assert_eq!((calls, &end["winner"]["score"]["setting"]), (3, &winner.clone().into()));
     let text = well(&["tune", &engine.file], &[]);
     assert!(text.contains(&format!("The setting: {winner}\n")) && text.contains("of 9 settings"), "{text}");
-    // The commands that it names run the last round anew, all of its seeds, and merge it.
+    // The commands that the report names run the last round again with all its seeds, and merge it.
     let command = end["winner"]["commands"][0].as_str().unwrap();
     let again = Command::new("bash").args(["-c", command]).output().unwrap();
     let (code, out, err) = said(&again);
@@ -931,7 +931,7 @@ fn tuning_ends_with_the_setting_that_the_whole_sweep_says_is_best() {
     );
 }
 
-/// Results of the whole sweep lay beside it, and all rounds ran their items anew.
+/// Regression test: results of the whole sweep were in the folder, and all rounds ran their items again.
 #[test]
 fn tuning_uses_results_that_are_there() {
     let sweep = Sweep::new(TUNED);
@@ -946,7 +946,7 @@ fn tuning_uses_results_that_are_there() {
         text.contains("All items had a result: nothing was run.") && !text.contains("traces  "),
         "{text}"
     );
-    // All settings have run on everything: the winner is compared with all of them there.
+    // All settings have run on everything, so the winner is compared with all of them there.
     for lead in report["winner"]["nearest"].as_array().unwrap() {
         assert_eq!(lead["runs"], 2 * 2 * 4, "{lead}");
     }
@@ -954,7 +954,7 @@ fn tuning_uses_results_that_are_there() {
 
 #[test]
 fn settings_that_cannot_be_told_from_the_winner_are_marked() {
-    // Bursts of 2 never fill a magazine: what the depot keeps changes nothing.
+    // Bursts of 2 never fill a magazine, so the depot's limit changes nothing.
     let sweep = Sweep::new(
         "workload = [\"bursts=2\"]\ndesign = [\"uslab-model\"]\ncpus = 2\nseed = [1, 2]\nops = 300\n[knobs.uslab-model]\n\
          capacity = [8, 64]\ndepot_limit = [0, 10]\n",

@@ -1,8 +1,8 @@
-//! Every form in which ftrace, `perf script` and `trace-cmd report` print the same events: each is read to the event, or refused with its
-//! cause.
+//! Tests every form in which ftrace, `perf script` and `trace-cmd report` print the same events: each form is either read, or
+//! refused with a message that names the cause.
 //!
-//! The forms are generated after the print formats of kernels 6.1 to 7.2 and after what a kernel 6.18 and its `perf script` printed with
-//! each option. What was not seen printed here is marked "by rule" below.
+//! The forms are generated from the print formats of kernels 6.1 to 7.2, and from what a 6.18 kernel and its `perf script`
+//! printed with each option. Forms whose output was not observed are marked "by rule" below.
 
 use std::fmt::Write;
 use std::io::Cursor;
@@ -12,14 +12,14 @@ use uslab_sim::trace::{Facts, Recording, Source, Tables, TraceError};
 use crate::cli::{refused, replay_json, said, uslab};
 use crate::common::Packing;
 
-/// Which fields a kernel's events have.
+/// The fields of a kernel's events.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Era {
-    /// No `accounted`, no cache's name in `kmem_cache_free`, page frames in decimal: by rule.
+    /// No `accounted` field, no cache name in `kmem_cache_free`, decimal page frame numbers: by rule.
     Old,
-    /// The name in `kmem_cache_free`.
+    /// A cache name in `kmem_cache_free`.
     Named,
-    /// The name in `kmem_cache_alloc`, too.
+    /// Also a cache name in `kmem_cache_alloc`.
     Twice,
 }
 
@@ -27,14 +27,14 @@ impl Era {
     const ALL: [Self; 3] = [Self::Old, Self::Named, Self::Twice];
 }
 
-/// How values are printed.
+/// The form of values.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Values {
-    /// By the event's own format.
+    /// The event's own format.
     Format,
-    /// The option `fields`: `key=0x40 (64)`, in the order of the structure.
+    /// The option `fields`: `key=0x40 (64)`, in the structure's order.
     Fields,
-    /// The same from the last to the first, as the first kernels with that option: by rule.
+    /// The same in reverse order, as in the first kernels with that option: by rule.
     Backwards,
     /// `trace-cmd report -R`: `key=64` and `key=0xffff...`: by rule.
     Raw,
@@ -54,7 +54,7 @@ enum What {
     Mark,
 }
 
-/// One CPU's life of an object, over and over, and marks.
+/// The events of objects that one CPU allocates and the other frees, repeatedly, with marks.
 fn events() -> Vec<(u32, u64, What)> {
     let mut events = vec![];
     for round in 0..10 {
@@ -88,7 +88,7 @@ impl What {
         }
     }
 
-    /// The keys and values, as the structure has them.
+    /// The keys and values, in the structure's order.
     fn fields(self, era: Era) -> Vec<(&'static str, Value)> {
         use Value::{Address, Flags, Number, Site, Text};
         let alloc = |ptr, bytes, name: Option<&'static str>| {
@@ -136,7 +136,7 @@ impl What {
         let shown = |(key, value): &(&str, Value)| format!("{key}={}", value.shown(era, values, perf));
         let text = fields.iter().map(shown).collect::<Vec<_>>().join(" ");
         match (self, values) {
-            // Made of the frame's number by the format.
+            // The format derives the `page` from the frame number.
             (Self::PageAlloc(pfn) | Self::PageFree(pfn), Values::Format) => format!("page=0x{pfn:x} {text}"),
             _ => text,
         }
@@ -179,11 +179,11 @@ impl Value {
     }
 }
 
-/// What must come of a text.
+/// The expected result of reading a text.
 #[derive(Clone, Copy, Debug)]
 enum Outcome {
     Read,
-    /// With this in the message.
+    /// The message must contain this text.
     Refused(&'static str),
 }
 
@@ -198,7 +198,7 @@ fn seconds(us: u64) -> String {
     format!("{}.{:06}", us / 1_000_000, us % 1_000_000)
 }
 
-/// All that ftrace's options do to a text.
+/// Adds all forms that ftrace's options produce.
 fn ftrace(forms: &mut Vec<Form>) {
     for era in Era::ALL {
         for values in [Values::Format, Values::Fields, Values::Backwards] {
@@ -303,14 +303,14 @@ fn ftrace(forms: &mut Vec<Form>) {
     }
 }
 
-/// `perf script -F` with each set of its fields.
+/// Adds the output of `perf script -F` with each set of fields.
 fn perf(forms: &mut Vec<Form>) {
     for era in Era::ALL {
         for bits in 0..512_u32 {
             let has = |bit: u32| bits & 1 << bit != 0;
             let [comm, tid, pid, cpu, time, event, trace, period, ns] =
                 [has(0), has(1), has(2), has(3), has(4), has(5), has(6), has(7), has(8)];
-            // With --show-mmap-events.
+            // The form with `--show-mmap-events`.
             let mut text = "swapper     0 [000]     0.000000: PERF_RECORD_MMAP -1/0: [0xffffffff81000000(0x12090c8) @ 0]: x _text\n".to_owned();
             for (number, us, what) in events().into_iter().filter(|(.., what)| !matches!(what, What::Mark)) {
                 if comm {
@@ -344,7 +344,7 @@ fn perf(forms: &mut Vec<Form>) {
                 (true, false, true, _) => Outcome::Refused("without times"),
                 (true, true, true, false) => Outcome::Refused("without what the events hold"),
                 (true, true, false, true) => Outcome::Refused("without the names of events"),
-                // Nothing in it is an event's.
+                // It has no field of an event.
                 _ => Outcome::Refused("no event in"),
             };
             let name = format!(
@@ -355,7 +355,7 @@ fn perf(forms: &mut Vec<Form>) {
     }
 }
 
-/// `trace-cmd report` with -R, -l and -t, with its header and without.
+/// Adds the output of `trace-cmd report` with -R, -l and -t, with and without its header.
 fn trace_cmd(forms: &mut Vec<Form>) {
     for era in Era::ALL {
         for bits in 0..32_u32 {
@@ -389,7 +389,7 @@ fn trace_cmd(forms: &mut Vec<Form>) {
                 };
                 writeln!(text, "{prefix}{name:<20} {site}{writer}{}", what.body(era, values, true)).unwrap();
             }
-            // The colon follows the name.
+            // In this form a colon follows the event's name.
             let text = text.lines().map(colon_after_name).collect::<Vec<_>>().join("\n") + "\n";
             let name = format!("trace-cmd {era:?} -R={raw} -l={latency} -t={ns} cpus={header} flags={flags}");
             forms.push(Form { name, text, outcome: Outcome::Read, era });
@@ -444,7 +444,7 @@ fn every_form_is_read_or_refused_with_its_cause() {
                     facts.pages.allocs_by_order.iter().sum::<u64>(),
                     facts.pages.frees_by_order.iter().sum::<u64>(),
                 );
-                // As a kernel 6.18 has it, the option `fields` does not print marks.
+                // A 6.18 kernel does not print marks under the option `fields`.
                 let is_unknown = name.contains("ftrace Twice Fields");
                 let marks = if is_perf || is_unknown { 0 } else { 10 };
                 let right = (20, 20, 20, 0, marks, if is_unknown { 10 } else { 0 });
@@ -482,7 +482,7 @@ fn every_form_is_read_or_refused_with_its_cause() {
     assert_eq!((forms.len(), read, refused), (2796, 774, 2022));
 }
 
-/// One CPU's text, as `per_cpu/cpu0/trace` has it.
+/// The text of one CPU, as in `per_cpu/cpu0/trace`.
 fn of_cpu(wanted: u32, shift: u64) -> String {
     let mine = events().into_iter().filter(|(cpu, ..)| *cpu == wanted);
     let lines = mine.map(|(cpu, us, what)| {
@@ -495,7 +495,7 @@ fn of_cpu(wanted: u32, shift: u64) -> String {
         )
     });
     let lines: Vec<String> = lines.collect();
-    // The header is of all CPUs.
+    // The header counts the events of all CPUs.
     format!("# tracer: nop\n#\n# entries-in-buffer/entries-written: 70/70   #P:2\n#\n{}", lines.concat())
 }
 
@@ -515,7 +515,7 @@ fn a_name_in_front_of_the_pointer_is_read() {
     assert_eq!((facts.objects.allocs, named), (1, true));
 }
 
-/// Once half of the frees were of objects "from before the trace", without a word.
+/// Regression test: half of the frees were reported as frees of objects "from before the trace", without a message.
 #[test]
 fn texts_of_cpus_that_were_concatenated_are_put_in_order_of_time() {
     let folder = tempfile::tempdir().unwrap();
@@ -525,12 +525,12 @@ fn texts_of_cpus_that_were_concatenated_are_put_in_order_of_time() {
     let health = &report["trace_health"];
     assert_eq!((&health["missing"], &health["not_understood"]), (&0.into(), &0.into()), "{health}");
     assert!(health.to_string().contains("put in order of time"), "{health}");
-    // Both the other way round: order of CPUs is none of time.
+    // Both orders of concatenation: the order of CPUs is not the order of time.
     let (both, _) = facts(&(of_cpu(0, 0) + &of_cpu(1, 0))).unwrap();
     let (back, _) = facts(&(of_cpu(1, 0) + &of_cpu(0, 0))).unwrap();
     assert_eq!((both.objects.matched, both.objects.pre_trace_frees, both.objects.hidden_frees), (20, 0, 0));
     assert_eq!(both.objects, back.objects);
-    // Two traces.
+    // Two different traces.
     let two = of_cpu(0, 0) + &of_cpu(0, 50_000_000);
     std::fs::write(&path, &two).unwrap();
     let second = two.lines().position(|line| line.contains(" 50.0000")).unwrap() + 1;
@@ -549,7 +549,7 @@ fn too_many_lines_that_are_not_understood_are_an_error_unless_it_is_partial() {
     std::fs::write(&path, format!("{good}{}", odd.repeat(3))).unwrap();
     let name = path.to_str().unwrap();
     let first = good.lines().count() + 1;
-    // 3 of 33: the marks are no such lines.
+    // 3 of 33 lines: marks do not count.
     refused(
         &["replay", name],
         &["trace.txt: 3 of 33 lines of kmem events", "--partial", &format!("line {first}: ")],
@@ -561,7 +561,8 @@ fn too_many_lines_that_are_not_understood_are_an_error_unless_it_is_partial() {
     assert_eq!(said(&uslab(&["replay", name])).0, Some(0));
 }
 
-/// Once: "no event in 10 lines; ftrace, perf script, trace-cmd report, wee_alloc and Fleetbench text is understood".
+/// Regression test: the message was "no event in 10 lines; ftrace, perf script, trace-cmd report, wee_alloc and Fleetbench text
+/// is understood".
 #[test]
 fn other_files_are_pointed_to_their_commands() {
     let folder = tempfile::tempdir().unwrap();

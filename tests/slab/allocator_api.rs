@@ -1,10 +1,10 @@
-//! Containers of other crates on caches, kmalloc, malloc and the process's own, by both versions of `allocator-api2`.
+//! Containers of other crates on caches, kmalloc, malloc and the process's malloc, with both versions of `allocator-api2`.
 
 use crate::common::{assert_all_given_back, subsystem};
 use std::alloc::Layout;
 use uslab::{KmemCache, Malloc, Uslab};
 
-/// A vector of one version that grows, shrinks and is freed.
+/// Tests a vector of one version that grows, shrinks and is freed.
 macro_rules! vectors {
     ($version:ident: $($source:expr),*) => { $({
         let mut vec = $version::vec::Vec::new_in($source);
@@ -31,7 +31,7 @@ fn vectors_and_boxes_of_both_versions() {
     assert_all_given_back(&subsystem);
 }
 
-/// Pools behind a language's own containers: small vectors from the pool of their class, large ones from the heap.
+/// Pools under the standard containers: small vectors get memory from the pool of their class, large ones from the heap.
 #[test]
 fn containers_live_on_pools_by_class_with_the_heap_behind_them() {
     use uslab::pool::{ClassPools, Hybrid, SizeClasses};
@@ -51,7 +51,7 @@ fn containers_live_on_pools_by_class_with_the_heap_behind_them() {
     assert_eq!((routes.pool, routes.unfit + routes.full), (routes.pool_frees, routes.heap_frees));
 }
 
-/// Vectors of both versions, and a map of boxes.
+/// Tests vectors of both versions, and a map of boxes.
 macro_rules! collections {
     ($source:expr) => {{
         vectors!(allocator_api2_02: $source);
@@ -65,7 +65,7 @@ macro_rules! collections {
     }};
 }
 
-/// Memory for all of them, and some more for who does not have each byte again at once.
+/// Memory for all of them, with some to spare for allocators that cannot reuse each freed byte immediately.
 const BYTES: usize = 4 << 20;
 
 #[test]
@@ -137,14 +137,14 @@ fn containers_live_in_an_arena_and_its_scopes_and_grow_in_place_on_top() {
     assert_eq!(fixed.used(), 0, "the topmost comes back at once");
 }
 
-/// Memory that is zeroed is zero, also where a block grows in place over what was written before.
+/// Memory requested as zeroed is zero, also if a block grows in place over bytes that were written before.
 #[test]
 fn what_grows_in_place_is_zero_behind() {
     use allocator_api2_04::alloc::Allocator;
     use uslab::pool::{BestFit, HeapArea, Local};
     let heap = Local::new(BestFit::new(HeapArea::new(4096, 16).unwrap()).unwrap());
     let layout = |size| Layout::from_size_align(size, 8).unwrap();
-    // SAFETY: each is as large as it was asked for, and freed by its last layout.
+    // SAFETY: each block is used within its layout, and freed with its last layout.
     unsafe {
         let dirty = (&heap).allocate(layout(2000)).unwrap().cast::<u8>();
         dirty.write_bytes(9, 2000);
@@ -195,7 +195,7 @@ fn grown_memory_is_zero_behind_and_may_change_its_alignment() {
     {
         let (old, new) = (layout(old.0, old.1), layout(new.0, new.1));
         let memory = source.allocate(old).unwrap().cast::<u8>();
-        // SAFETY: each is as large as it was asked for, and freed by its last layout.
+        // SAFETY: each block is used within its layout, and freed with its last layout.
         unsafe {
             memory.write_bytes(3, old.size());
             let grown = source.grow_zeroed(memory, old, new).unwrap().cast::<u8>();

@@ -1,7 +1,7 @@
-//! Which public types of the three crates may be sent to other threads and shared with them, and why: all of them, so that
-//! a field that changes an auto trait, and an `unsafe impl` that grants too much, are noticed.
+//! Lists, for all public types of the three crates, which may be sent to other threads and which may be shared, and why. A field
+//! that changes an auto trait, and an `unsafe impl` that grants too much, fail this test.
 //!
-//! Whoever is generic is asked with a parameter of each kind: `u8`, `Cell<u8>` (may be sent, not shared), `Rc<u8>` (neither).
+//! A generic type is tested with three parameters: `u8`, `Cell<u8>` (may be sent, not shared), `Rc<u8>` (neither).
 
 use std::cell::Cell;
 use std::ptr::NonNull;
@@ -13,7 +13,7 @@ use uslab_buddy as buddy;
 use uslab_magazine as magazine;
 use uslab_magazine::sync;
 
-/// Whether a type has an auto trait: where its bounds hold, an inherent constant goes before a trait's.
+/// `true` if a type has an auto trait: if the bounds hold, the inherent constant takes precedence over the trait's.
 macro_rules! is {
     ($type:ty: $auto:ident) => {{
         struct Asked<T: ?Sized>(std::marker::PhantomData<T>);
@@ -32,7 +32,7 @@ macro_rules! is {
 const YES: bool = true;
 const NO: bool = false;
 
-/// `why => Send, Sync: types`: what is otherwise than it says.
+/// `why => Send, Sync: types`: collects the types that differ from their row.
 macro_rules! table {
     ($($why:literal => $send:ident $sync:ident: $($type:ty),+;)*) => {{
         let mut wrong = vec![];
@@ -46,7 +46,7 @@ macro_rules! table {
     }};
 }
 
-/// A round, as magazines hold it: `Send`, because `Round` asks for it.
+/// A round for magazines: `Send`, because `Round` requires it.
 #[derive(Clone, Copy)]
 struct TestRound;
 impl magazine::Round for TestRound {
@@ -57,7 +57,7 @@ impl magazine::Round for TestRound {
         Self
     }
 }
-/// Memory of a pool, and a pool on it.
+/// The memory of a pool, and a pool on it.
 type Stack = Borrowed<'static>;
 type Fixed = FixedPool<Stack>;
 
@@ -144,7 +144,7 @@ fn every_public_type_has_the_auto_traits_that_are_meant_and_no_others() {
         "as `Vec`" => YES NO: HandleTable<Cell<u8>>, SlotMap<Cell<u8>>, PackedArray<Cell<u8>>, StableIds<Cell<u8>>;
         "as `Vec`" => NO NO: HandleTable<Rc<u8>>, SlotMap<Rc<u8>>, PackedArray<Rc<u8>>, StableIds<Rc<u8>>;
 
-        // --- uslab::pool: one thread's at a time
+        // --- uslab::pool: used by one thread at a time
         "numbers, names and settings" => YES YES: SizeClasses, Waste, PoolError, pool::Refused, BadFree, Overrun, Side, Leak,
             Routes, Initialise, index_pool::State, SlotLayout, Usage, NoBounds, SimpleBounds, BadMarker, Marker,
             best_fit::Fit, best_fit::Order, tlsf::classes::Classes, tlsf::classes::Class, linear::Head, words::Event;
@@ -162,7 +162,7 @@ fn every_public_type_has_the_auto_traits_that_are_meant_and_no_others() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// The public types that the sources of the three crates declare are all in the table.
+/// Every public type that the sources of the three crates declare is in the table.
 #[test]
 fn no_public_type_is_missing_in_the_table() {
     let table: Vec<&str> =
@@ -174,7 +174,7 @@ fn no_public_type_is_missing_in_the_table() {
     while let Some(folder) = folders.pop() {
         for path in std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
             let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
-            // What checks, and what only exists under a checker.
+            // Modules of checks, and modules that exist only under a checker.
             let checks =
                 ["models", "properties", "schedules", "world", "tests", "shadow", "check", "story", "grace"];
             if checks.contains(&&*name) || name.ends_with("_tests") {

@@ -1,4 +1,4 @@
-//! Boxes of a word that find their cache by their address, and caches that end after their last handle.
+//! Boxes of one word, which find their cache by address, and caches that are freed after their last handle was dropped.
 
 use crate::common::{self, assert_all_given_back, outlived, subsystem};
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use uslab_buddy::Backend;
 use uslab_magazine::on_cpu;
 use uslab_magazine::sync::{AtomicUsize, Counter, Ordering::Relaxed};
 
-/// Counts how many of it exist.
+/// Counts its live instances.
 struct Tracked(Arc<AtomicUsize>);
 impl Tracked {
     fn new(alive: &Arc<AtomicUsize>) -> Self {
@@ -35,7 +35,7 @@ fn the_frees_of_a_cache_that_is_left_go_straight_to_its_slabs() {
     let cache =
         ObjectCache::builder("left").ctor(move || Tracked::new(&counted)).build_in(&subsystem).unwrap();
     let mut objects: Vec<_> = (0..1000).map(|_| cache.alloc_owned().unwrap()).collect();
-    // Some lie in magazines when the handle goes.
+    // Some objects are in magazines when the handle is dropped.
     objects.truncate(900);
     drop(cache);
     for i in (1..900).rev() {
@@ -53,7 +53,8 @@ fn the_frees_of_a_cache_that_is_left_go_straight_to_its_slabs() {
     assert_all_given_back(&subsystem);
 }
 
-/// What is done with an object of a cache that is left is what was done before: checks, resets, no magazines, several nodes.
+/// An object that outlives its cache's handle is freed in the same way as before: with checks, with a reset, without magazines,
+/// on several nodes.
 #[test]
 fn caches_whose_frees_are_seen_end_after_their_handle() {
     let nodes = Subsystem::new(common::config(4, 2, 64 << 20)).unwrap();
@@ -154,7 +155,8 @@ fn caches_end_beside_reaps_reports_and_destroys() {
     assert_all_given_back(&subsystem);
 }
 
-/// The number of a cache that is left goes to nobody: what is freed late never comes out of another cache.
+/// The class number of a cache with objects in use is not reused after its handle was dropped: a late free never reaches another
+/// cache.
 #[test]
 fn late_frees_beside_new_caches_stay_out_of_them() {
     let subsystem = subsystem(2);
@@ -187,8 +189,8 @@ fn a_box_is_a_word() {
     assert_eq!(size_of::<uslab::StableBox<'_, u64>>(), word);
 }
 
-/// Subsystems on mappings, on the heap, with several nodes: their boxes are freed on other threads, some when the handle has gone
-/// or even the subsystem's.
+/// Subsystems on mappings, on the heap, and with several nodes: their boxes are freed on other threads, some of them after the
+/// handle or even the subsystem was dropped.
 #[test]
 fn the_boxes_of_many_subsystems_find_their_caches_from_any_thread() {
     const SUBSYSTEMS: usize = 200;
@@ -210,7 +212,7 @@ fn the_boxes_of_many_subsystems_find_their_caches_from_any_thread() {
         .iter()
         .map(|(cache, _)| {
             let objects: Vec<_> = (0..100).map(|_| cache.alloc_owned().unwrap()).collect();
-            // Borrowed ones, too.
+            // Borrowed boxes, too.
             std::thread::scope(|scope| {
                 let borrowed = cache.alloc_bulk(10).unwrap();
                 scope.spawn(move || {
@@ -223,7 +225,7 @@ fn the_boxes_of_many_subsystems_find_their_caches_from_any_thread() {
         .collect();
     let used = |(cache, _): &(ObjectCache<(usize, Tracked)>, Subsystem)| cache.info().used;
     assert!(made.iter().all(|made| used(made) == 100));
-    // Of every subsystem some on each thread.
+    // Each thread gets some boxes of every subsystem.
     let (mut threads, mut kept) = (vec![vec![], vec![]], vec![]);
     for (i, objects) in boxes.into_iter().enumerate() {
         for (n, object) in objects.into_iter().enumerate() {
@@ -244,7 +246,7 @@ fn the_boxes_of_many_subsystems_find_their_caches_from_any_thread() {
     assert!(made.iter().all(|made| used(made) == 20));
     let (mut subsystems, mut caches) = (vec![], vec![]);
     for (i, (cache, subsystem)) in made.into_iter().enumerate() {
-        // The handle goes, the subsystem goes, or both.
+        // Drops the handle, the subsystem, or both.
         if i % 3 > 0 {
             drop(cache);
         } else {
@@ -261,7 +263,7 @@ fn the_boxes_of_many_subsystems_find_their_caches_from_any_thread() {
     subsystems.iter().for_each(assert_all_given_back);
 }
 
-/// A number that is left goes to the next cache.
+/// The last number goes to one cache; the next cache gets none.
 #[test]
 fn a_cache_for_which_no_number_is_left_works_and_says_so() {
     on_cpu(0);
@@ -269,7 +271,7 @@ fn a_cache_for_which_no_number_is_left_works_and_says_so() {
     let faults = Faults::new(1);
     config.pages.faults = faults.clone();
     let subsystem = Subsystem::new(config).unwrap();
-    // No further table.
+    // Makes the next table fail.
     faults.arm(vec![Rule::every(Some(uslab::faults::RESERVE))]);
     let small = Magazines::Sized { capacity: 1, stock: 0, depot_limit: 0 };
     let build = || ObjectCache::builder("many").ctor(|| 7_u64).magazines(small).build_in(&subsystem).unwrap();
@@ -285,13 +287,13 @@ fn a_cache_for_which_no_number_is_left_works_and_says_so() {
     assert_eq!((caches[0].info().magazine_capacity, last.info().magazine_capacity), (1, 0));
     let text = serde_json::to_string(&last.info()).unwrap();
     assert!(text.contains(r#""magazines_refused":true"#), "{text}");
-    // It works, and ends after its handle as any other.
+    // The cache works, and is freed after its handle like any other.
     drop(last.alloc().unwrap());
     let objects: Vec<_> = (0..100).map(|_| last.alloc_owned().unwrap()).collect();
     assert_eq!(last.info().used, 100);
     drop(last);
     drop(objects);
-    // What is given back is there again: by a cache, and by one that an object outlived.
+    // A returned number can be used again: from a cache, and from one that an object outlived.
     let owned = caches.swap_remove(7).alloc_owned().unwrap();
     assert!(build().info().magazines_refused, "the number of a cache with an object in use is its own");
     drop(owned);

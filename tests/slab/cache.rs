@@ -1,4 +1,4 @@
-//! Caches as their users see them.
+//! Tests caches through their public interface.
 
 use crate::common::{self, READERS, assert_all_given_back, config, subsystem};
 use std::collections::HashSet;
@@ -49,11 +49,11 @@ fn at_its_limit_a_cache_finds_what_another_cpu_keeps() {
     }
 }
 
-/// Destructors free other objects of their cache all along, one a slab: while stacks are taken, while depots are, and behind that.
+/// Destructors free other objects of their cache, one for each slab: while stacks are drained, while depots are, and after that.
 #[test]
 fn what_is_freed_while_a_cache_is_destroyed_is_in_no_magazine() {
     struct Rest(Vec<NonNull<u8>>, *const KmemCache);
-    // SAFETY: a cache may be used by any thread, and its objects go with who has them.
+    // SAFETY: any thread may use a cache, and its objects may be freed on any thread.
     unsafe impl Send for Rest {}
     on_cpu(0);
     let subsystem = subsystem(1);
@@ -64,7 +64,7 @@ fn what_is_freed_while_a_cache_is_destroyed_is_in_no_magazine() {
         let next = if calls.get() % 16 == 0 { taken.lock().0.pop() } else { None };
         if let Some(object) = next {
             let cache = taken.lock().1;
-            // SAFETY: allocated below of the cache, which lives, and freed here only.
+            // SAFETY: allocated below from the cache, which is alive, and freed only here.
             unsafe { (*cache).free(object) };
         }
     };
@@ -86,7 +86,7 @@ fn what_is_freed_while_a_cache_is_destroyed_is_in_no_magazine() {
     assert_eq!(cache.destroy(), Ok(()));
 }
 
-/// The ones that go while magazines are emptied, too: those beyond `min_partial`.
+/// This includes the slabs beyond `min_partial` that are freed while magazines are emptied.
 #[test]
 fn shrinking_says_how_many_slabs_went() {
     on_cpu(0);
@@ -120,7 +120,7 @@ fn out_of_memory_is_a_value_and_everything_comes_back() {
     assert_all_given_back(&subsystem);
 }
 
-/// The first try asks for less effort only where there is a smaller order to fall back to.
+/// The first attempt asks for less effort only if there is a smaller order to fall back to.
 #[test]
 fn a_slab_of_one_page_that_another_cpu_kept_is_no_fallback() {
     let subsystem = Subsystem::new(config(2, 1, 4 << 20)).unwrap();
@@ -177,7 +177,7 @@ fn both_halves_of_an_allocation_serve() {
 #[test]
 fn under_pressure_other_caches_give_their_empty_slabs() {
     let subsystem = Subsystem::new(config(1, 1, 4 << 20)).unwrap();
-    // Without magazines what is freed lies in empty slabs, up to `min_partial` of them.
+    // Without magazines, freed objects stay in empty slabs, up to `min_partial` slabs.
     let idle = KmemCache::builder("idle", 2048).magazines(Magazines::Off).build_in(&subsystem).unwrap();
     drop((0..64).map(|_| idle.alloc_block(Gfp::KERNEL).unwrap()).collect::<Vec<_>>());
     assert!(idle.info().empty > 0);
@@ -193,7 +193,7 @@ fn objects_are_distinct_aligned_and_keep_their_content() {
     let subsystem = subsystem(3);
     for (size, align) in [(8, 8), (24, 8), (100, 64), (700, 128), (3000, 8), (5000, 4096), (40_000, 32)] {
         let cache = KmemCache::builder("o", size).align(align).build_in(&subsystem).unwrap();
-        // More than one slab, and for the small ones a bitmap beyond the frame.
+        // More than one slab; for the small objects, also a bitmap outside the frame.
         let n = cache.geometry().objects() * 2 + 1;
         let mut blocks: Vec<_> = (0..n).map(|_| cache.alloc_block(Gfp::KERNEL).unwrap()).collect();
         for (i, block) in blocks.iter_mut().enumerate() {
@@ -222,7 +222,7 @@ fn an_empty_slab_beyond_the_minimum_goes_back_by_itself() {
     assert_eq!((info.slabs_made, info.slabs, info.empty), (30, kept, kept));
     assert_eq!(cache.shrink() as u64, kept);
 
-    // A slab of one object goes from full to empty and was on no list that counts.
+    // A slab of one object goes from full to empty without having been on a list that counts.
     let cache = KmemCache::builder("one", 40_000).magazines(Magazines::Off).build_in(&subsystem).unwrap();
     drop((0..20).map(|_| cache.alloc_block(Gfp::KERNEL).unwrap()).collect::<Vec<_>>());
     let info = cache.info();
@@ -236,7 +236,7 @@ fn allocations_fill_the_fullest_slabs_first() {
     let per_slab = cache.geometry().objects();
     let mut slabs: Vec<Vec<_>> =
         (0..8).map(|_| (0..per_slab).map(|_| cache.alloc_block(Gfp::KERNEL).unwrap()).collect()).collect();
-    // One slab keeps one object, the others lose one each.
+    // One slab keeps one object, each of the others loses one.
     slabs[0].truncate(1);
     slabs[1..].iter_mut().for_each(|slab| drop(slab.pop()));
     let again: Vec<_> = (0..7).map(|_| cache.alloc_block(Gfp::KERNEL).unwrap()).collect();
@@ -291,14 +291,14 @@ fn bulk_is_all_or_nothing() {
     unsafe { cache.free_bulk(out.into_iter().flatten()) };
     assert_eq!(cache.info().used, 0);
     subsystem.check().unwrap();
-    // What this CPU holds comes first.
+    // Objects that this CPU holds come first.
     let (held, mut out) = (cache.info().in_magazines, [None; 2]);
     assert!(held >= 2);
     cache.alloc_bulk(Gfp::KERNEL, &mut out).unwrap();
     assert_eq!(cache.info().in_magazines, held - 2);
-    // SAFETY: as above.
+    // SAFETY: allocated above from this cache, each freed once.
     unsafe { cache.free_bulk(out.into_iter().flatten()) };
-    // What stood in the places before is its owner's.
+    // Old contents of the slice belong to the caller and are not freed.
     let block = cache.alloc_block(Gfp::KERNEL).unwrap();
     let mut out = vec![Some(block.address()); all + 1];
     assert_eq!(cache.alloc_bulk(Gfp::KERNEL, &mut out), Err(AllocError::CacheLimit { slabs: 2 }));
@@ -338,7 +338,7 @@ fn an_object_of_the_cpus_own_node_comes_from_its_magazines() {
     unsafe { cache.free(object) };
 }
 
-/// The oldest caches are kmalloc's.
+/// The oldest caches are kmalloc's, so their objects are also tested.
 #[test]
 fn no_cache_keeps_what_lay_on_cpus_that_have_gone() {
     let subsystem = subsystem(2);
@@ -391,7 +391,7 @@ fn what_is_used_and_what_is_merely_kept_are_told_apart() {
     drop(blocks);
 }
 
-/// A builder of caches whose objects are constructed together, or one by one.
+/// A builder of caches whose objects are constructed a slab at a time, or one by one.
 fn constructing(name: &str, size: usize, whole_slabs: bool) -> KmemCacheBuilder {
     let builder = KmemCache::builder(name, size);
     if whole_slabs { builder.construct_slabs() } else { builder }
@@ -403,7 +403,7 @@ fn a_constructor_runs_once_for_each_object() {
 }
 fn each_object_is_constructed_once(whole_slabs: bool) {
     let subsystem = subsystem(1);
-    // Pages that were used before are zeroed for the constructor.
+    // Reused pages are zeroed for the constructor.
     let dirty = KmemCache::builder("dirty", 128).build_in(&subsystem).unwrap();
     let mut used: Vec<_> = (0..1000).map(|_| dirty.alloc_block(Gfp::KERNEL).unwrap()).collect();
     used.iter_mut().for_each(|block| block.bytes_mut().fill(0xff));
@@ -427,7 +427,7 @@ fn each_object_is_constructed_once(whole_slabs: bool) {
     let info = cache.info();
     let expected = if whole_slabs { info.objects } else { 1 };
     assert_eq!((made.load(Relaxed) as u64, info.constructed), (expected, expected));
-    // Those that a shrink has destructed are constructed again, from zeros.
+    // Objects that a shrink has destructed are constructed again, from zeroed memory.
     let all = cache.alloc_blocks(Gfp::KERNEL, info.objects as usize).unwrap();
     assert_eq!(cache.info().constructed, info.objects);
     let mut kept = all;
@@ -524,7 +524,7 @@ fn a_cache_that_could_not_be_destroyed_has_its_magazines_again() {
     cache.destroy().unwrap();
 }
 
-/// It may be left for long.
+/// Its last object may stay in use for long.
 #[test]
 fn a_cache_that_is_left_keeps_the_slabs_of_objects_in_use_and_hurries_nobody_s_deferred_frees() {
     let _readers = READERS.lock();
@@ -567,7 +567,7 @@ fn objects_belong_to_nodes_and_go_home() {
     on_cpu(3);
     let far: Vec<_> = (0..100).map(|_| cache.alloc_block(Gfp::KERNEL).unwrap()).collect();
     assert!(far.iter().all(|block| node(block) == 1));
-    // Freed on the wrong node, they do not stay there.
+    // Objects freed on the wrong node do not stay there.
     drop(near);
     assert_eq!(cache.info().other_node_frees, 100);
     let again: Vec<_> = (0..200).map(|_| cache.alloc_block(Gfp::KERNEL).unwrap()).collect();
@@ -596,7 +596,7 @@ fn when_a_node_is_full_another_one_helps() {
     drop(blocks);
     cache.shrink();
 
-    // What helps out does not stay in the magazines of the node that was helped.
+    // Objects that another node lent do not stay in the magazines of the node that used them.
     let near: Vec<_> = core::iter::from_fn(|| cache.alloc_node(Gfp::THIS_NODE, 0).ok()).collect();
     on_cpu(1);
     drop(cache.alloc_block(Gfp::KERNEL).unwrap());
@@ -640,7 +640,7 @@ fn threads_on_real_cpus_lose_nothing() {
             });
         }
         drop(send);
-        // Freed here, on another thread than they came from.
+        // Freed here, on another thread than the allocating one.
         scope.spawn(move || receive.into_iter().for_each(drop));
     });
     let info = cache.info();
@@ -649,7 +649,8 @@ fn threads_on_real_cpus_lose_nothing() {
     assert_all_given_back(&subsystem);
 }
 
-/// What the constructor made beside the object is given back by the destructor, once for each object, whoever gives the slab back.
+/// Memory that the constructor allocated for an object is freed by the destructor, once for each object, on whatever path the
+/// slab is freed.
 #[test]
 fn a_destructor_runs_once_for_each_object_when_its_slab_goes() {
     on_cpu(0);
@@ -670,7 +671,7 @@ fn objects_end_once(way: &str, whole_slabs: bool) {
         })
         .dtor(move |inode| {
             assert_eq!((inode.len(), inode[0], inode[199]), (200, 1, 7), "as its last user left it");
-            // No lock is held here, and no CPU's region: it may allocate.
+            // No lock and no CPU's region is held here, so the destructor may allocate.
             drop(other.alloc_block(Gfp::KERNEL).unwrap());
             destructed.add(1);
         })
@@ -679,7 +680,7 @@ fn objects_end_once(way: &str, whole_slabs: bool) {
     let objects: Vec<_> =
         (0..cache.geometry().objects()).map(|_| cache.alloc(Gfp::KERNEL).unwrap()).collect();
     for object in &objects {
-        // SAFETY: the objects are ours.
+        // SAFETY: this test owns the objects.
         unsafe { object.write(1) };
     }
     assert_eq!((made.get(), gone.get()), (objects.len() as u64, 0));
@@ -689,7 +690,7 @@ fn objects_end_once(way: &str, whole_slabs: bool) {
     let shrunk = if whole_slabs { 0 } else { others.len() as u64 };
     assert_eq!((cache.shrink(), gone.get()), (0, shrunk), "{way}: an object in use keeps its slab");
     if way != "last free" {
-        // SAFETY: as above.
+        // SAFETY: allocated above, freed once.
         unsafe { cache.free(*last) };
         assert_eq!(gone.get(), shrunk, "{way}: a free object stays constructed");
     }
@@ -702,7 +703,7 @@ fn objects_end_once(way: &str, whole_slabs: bool) {
             kept.bytes_mut()[0] = 1;
             assert!(cache.destroy().is_err() && gone.get() == shrunk);
             drop(kept);
-            // SAFETY: as above.
+            // SAFETY: allocated above, freed once.
             unsafe { cache.free(*last) };
             drop(cache);
         }
@@ -722,7 +723,7 @@ fn refusals_lose_nothing(whole_slabs: bool) {
         (Arc::new(Counter::new(5)), Arc::new(Counter::new(0)), Arc::new(Counter::new(0)));
     let (memory, constructed, destructed) = (left.clone(), made.clone(), gone.clone());
     let cache = constructing("inode", 200, whole_slabs)
-        // Before the constructor: neither takes the other away.
+        // Set before the constructor: setting one keeps the other.
         .dtor(move |_| destructed.add(1))
         .try_ctor(move |_| {
             let some = memory.get() > 0;
@@ -734,7 +735,7 @@ fn refusals_lose_nothing(whole_slabs: bool) {
         })
         .build_in(&subsystem)
         .unwrap();
-    // One by one five can be had.
+    // One by one, five objects can be constructed.
     let had: Vec<_> =
         (0..if whole_slabs { 0 } else { 5 }).map(|_| cache.alloc_block(Gfp::KERNEL).unwrap()).collect();
     let refused = cache.alloc(Gfp::KERNEL).unwrap_err();
@@ -748,7 +749,7 @@ fn refusals_lose_nothing(whole_slabs: bool) {
     assert_eq!((made.get(), gone.get()), (5, 5));
     assert_eq!((cache.info().slabs, cache.info().constructed, cache.info().destructed), (0, 5, 5));
     subsystem.check().unwrap();
-    // There is memory again.
+    // The constructor succeeds again.
     left.set(1000);
     drop(cache.alloc_block(Gfp::KERNEL).unwrap());
     cache.destroy().unwrap();
@@ -794,7 +795,7 @@ fn more_objects_than_there_can_be_are_an_error_and_no_abort() {
     }
     assert_eq!(zero_sized.alloc_bulk(usize::MAX).err(), Some(AllocError::TooLarge));
     drop(prefilled);
-    // Refused at once, and counted.
+    // Refused without trying, and counted.
     assert_eq!((typed.info().slabs_made, cache.info().slabs_made), (0, 0));
     assert_eq!((typed.info().failures, cache.info().failures), (10, 15));
 
@@ -817,7 +818,7 @@ fn numbers_of_a_builder_at_their_ends_are_errors_or_work() {
     for (capacity, stock) in shorts.iter().flat_map(|a| shorts.map(|b| (*a, b))) {
         for depot_limit in [0, 1, u32::MAX] {
             let magazines = Magazines::Sized { capacity, stock, depot_limit };
-            // So many magazines are a range of addresses, which may be refused.
+            // This many magazines need a range of addresses, which may be refused.
             let built = KmemCache::builder("sized", 64).magazines(magazines).build_in(&subsystem);
             assert!(built.is_ok() || capacity.max(stock) > 1 || depot_limit > 1, "{magazines:?}: {built:?}");
             if let Ok(cache) = built {
@@ -861,13 +862,13 @@ fn caches_that_ask_for_it_share_one() {
     let busy = first.destroy().unwrap_err();
     assert_eq!((busy.live, busy.aliases), (1, 1));
     assert_eq!(busy.to_string(), "1 objects are in use, and 1 others share the cache");
-    // The first may go before the one that shares it.
+    // The first handle may be dropped before the one that shares the cache.
     drop(first);
     assert_eq!(second.destroy().unwrap_err().aliases, 0);
     drop(block);
     second.destroy().unwrap();
     drop(second);
-    // What has gone is shared with nobody.
+    // A cache that is gone is not shared again.
     let third = named("third", 192).build_in(&subsystem).unwrap();
     drop(third.alloc_block(Gfp::KERNEL).unwrap());
     assert_eq!((third.info().name.as_str(), third.info().aliases), ("third", 0));
@@ -909,7 +910,7 @@ fn threads_that_share_and_drop_caches_at_once_lose_none() {
     assert_all_given_back(&subsystem);
 }
 
-/// Once a cache that was dropped while another thread reaped it was taken for one with objects in use, and leaked.
+/// Regression test: a cache that was dropped while another thread reaped it was taken for one with objects in use, and leaked.
 #[test]
 fn a_cache_that_is_dropped_beside_a_reap_goes() {
     let _readers = READERS.lock();
@@ -941,7 +942,7 @@ fn a_cache_that_is_dropped_beside_a_reap_goes() {
     assert_all_given_back(&subsystem);
 }
 
-/// Once a report, a reap or a drain skipped a cache because another one went meanwhile.
+/// Regression test: a report, a reap or a drain skipped a cache because another one was dropped concurrently.
 #[test]
 fn a_cache_that_lives_throughout_is_in_every_report_and_drain_while_others_go() {
     let subsystem = subsystem(2);
@@ -959,7 +960,7 @@ fn a_cache_that_lives_throughout_is_in_every_report_and_drain_while_others_go() 
             });
             on_cpu(0);
             while done.get() == 0 {
-                // While the other one's drains have this CPU's stacks a free goes past them.
+                // While drains of the other cache have taken this CPU's stacks, a free bypasses them.
                 while stays.info().in_magazines == 0 {
                     drop(stays.alloc_block(Gfp::KERNEL).unwrap());
                 }
@@ -972,7 +973,7 @@ fn a_cache_that_lives_throughout_is_in_every_report_and_drain_while_others_go() 
     }
 }
 
-/// Once who built it anew shared the destroyed one, and never got an object.
+/// Regression test: a builder with the same description shared the destroyed cache, and never got an object.
 #[test]
 fn a_cache_that_is_destroyed_is_shared_with_nobody() {
     let subsystem = subsystem(1);

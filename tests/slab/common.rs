@@ -1,4 +1,4 @@
-//! What the tests of caches share.
+//! Helpers for tests of caches.
 
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
@@ -7,15 +7,15 @@ use uslab_buddy::PageConfig;
 use uslab_magazine::sync::Mutex;
 use uslab_magazine::{Cpus, on_cpu};
 
-/// Readers are the process's. Who holds one for long, or counts on none being there, has this meanwhile; not a lock of the backend,
-/// which the debug assertions would see held.
+/// Held by a test that keeps a reader for long, or that relies on there being none: readers are counted for the whole process. It
+/// is std's lock, because debug assertions would see a lock of the backend as held.
 #[allow(clippy::disallowed_types)]
 pub(crate) static READERS: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
-/// A subsystem of simulated CPUs with so much memory, none of it in reserve.
+/// A subsystem of simulated CPUs with `bytes` of memory and no reserve.
 pub(crate) fn config(cpus: u32, nodes: u32, bytes: usize) -> Config {
     let cpus = Cpus::simulated(cpus, nodes).unwrap();
-    // Mappings above the largest block come on top.
+    // Mappings above the largest block do not count towards this limit.
     let pages =
         PageConfig { limited: false, min_free_kib: Some(0), ..PageConfig::default_for(cpus).limit(bytes) };
     Config { check_frees: true, ..Config::new(pages) }
@@ -25,7 +25,7 @@ pub(crate) fn subsystem(cpus: u32) -> Subsystem {
     Subsystem::new(config(cpus, 1, 64 << 20)).unwrap()
 }
 
-/// Makes a cache and drops it, `caches` times; an object of each is freed some caches later, by another thread on CPU 1.
+/// Creates a cache and drops it, `caches` times. An object of each is freed some caches later, by another thread on CPU 1.
 pub(crate) fn outlived(subsystem: &Subsystem, caches: usize) {
     let (give, take) = sync_channel::<OwnedBox<u64>>(64);
     std::thread::scope(|scope| {
@@ -43,12 +43,12 @@ pub(crate) fn outlived(subsystem: &Subsystem, caches: usize) {
     });
 }
 
-/// What a handler was told.
+/// The reports that a corruption handler got.
 #[derive(Clone, Default)]
 pub(crate) struct Heard(Arc<Mutex<Vec<(CorruptionKind, String)>>>);
 
 impl Heard {
-    /// Makes the handler of `config` this one.
+    /// Sets the handler of `config` to this one.
     pub(crate) fn listen(&self, config: &mut Config) {
         let heard = self.clone();
         config.corruption = Arc::new(move |corruption: &Corruption<'_>| {
@@ -60,7 +60,7 @@ impl Heard {
     }
 }
 
-/// Nothing is left anywhere: no objects, no slabs, all pages in maximal blocks and with the OS.
+/// Checks that nothing is in use: no objects, no slabs, and all pages in maximal blocks and returned to the system.
 pub(crate) fn assert_all_given_back(subsystem: &Subsystem) {
     subsystem.shrink();
     subsystem.pages().decommit();

@@ -1,4 +1,4 @@
-//! Frees that cannot be right: each is named, refused, and changes nothing.
+//! Invalid frees: each is reported, refused, and changes nothing.
 
 use crate::common::{Heard, config};
 use core::alloc::Layout;
@@ -6,7 +6,7 @@ use core::ptr::NonNull;
 use std::collections::BTreeSet;
 use uslab::{AllocError, Config, CorruptionKind, Gfp, KmemCache, Limit, Magazines, Malloc, Subsystem};
 
-/// A subsystem that tells `Heard`, checking frees at once or when an object reaches its slab.
+/// A subsystem that reports to `Heard`. It checks frees immediately, or when an object reaches its slab.
 fn listening(check_frees: bool) -> (Subsystem, Heard) {
     let (mut config, heard) = (Config { check_frees, ..config(1, 1, 16 << 20) }, Heard::default());
     heard.listen(&mut config);
@@ -24,7 +24,7 @@ fn a_double_free_is_seen_when_its_second_copy_reaches_the_slab() {
         let cache = KmemCache::builder("inode", 64).magazines(magazines).build_in(&subsystem).unwrap();
         let keep = cache.alloc_block(Gfp::KERNEL).unwrap();
         let object = cache.alloc(Gfp::KERNEL).unwrap();
-        // SAFETY: the second one is the error that is tested; nobody uses the object.
+        // SAFETY: the second free is the error under test; the object is not used.
         unsafe {
             cache.free(object);
             cache.free(object);
@@ -49,7 +49,7 @@ fn several_double_frees_that_reach_the_slabs_together_are_all_named() {
     let cache = KmemCache::builder("inode", 64).build_in(&subsystem).unwrap();
     let keep = cache.alloc_block(Gfp::KERNEL).unwrap();
     let objects = [(); 3].map(|()| cache.alloc(Gfp::KERNEL).unwrap());
-    // SAFETY: the second ones are the error that is tested; nobody uses the objects.
+    // SAFETY: the second frees are the error under test; the objects are not used.
     objects.iter().chain(&objects).for_each(|object| unsafe { cache.free(*object) });
     cache.shrink();
     let said: BTreeSet<_> = heard.take().into_iter().map(|(_, text)| text).collect();
@@ -65,7 +65,7 @@ fn a_double_free_is_seen_at_the_free_where_frees_are_checked() {
         let built = KmemCache::builder("inode", 64).magazines(magazines).check_frees(true);
         let cache = built.build_in(&subsystem).unwrap();
         let object = cache.alloc(Gfp::KERNEL).unwrap();
-        // SAFETY: the second one is the error that is tested; nobody uses the object.
+        // SAFETY: the second free is the error under test; the object is not used.
         unsafe {
             cache.free(object);
             cache.free(object);
@@ -76,10 +76,10 @@ fn a_double_free_is_seen_at_the_free_where_frees_are_checked() {
         let info = cache.info();
         assert_eq!((info.corruptions, info.used, info.allocs, info.frees), (1, 0, 1, 1), "nothing was lost");
         subsystem.check().unwrap();
-        // Out of any magazine or slab it is not out, by whatever way it comes.
+        // An object that is in a magazine or a slab is not in use, whichever path frees it.
         let mut bulk = [None; 300];
         cache.alloc_bulk(Gfp::KERNEL, &mut bulk).unwrap();
-        // SAFETY: allocated above; once more is the error that is tested.
+        // SAFETY: allocated above; the second free is the error under test.
         unsafe {
             cache.free_bulk(bulk.into_iter().flatten());
             cache.free(bulk[299].unwrap());
@@ -88,7 +88,7 @@ fn a_double_free_is_seen_at_the_free_where_frees_are_checked() {
         assert_eq!(kinds(&heard), [CorruptionKind::DoubleFree; 2]);
         if let Ok(mut own) = cache.prefill(Gfp::KERNEL, 3) {
             let object = own.alloc().unwrap();
-            // SAFETY: allocated above; once more is the error that is tested.
+            // SAFETY: allocated above; the second free is the error under test.
             unsafe {
                 own.free(object);
                 own.free(object);
@@ -108,7 +108,7 @@ fn an_allocation_that_fails_half_way_leaves_no_object_out() {
     let object = cache.alloc(Gfp::KERNEL).unwrap();
     let page = subsystem.pages().pfn_of(object.as_ptr()).unwrap();
     for index in 0..64 {
-        // SAFETY: inside of the slab; all but one are the error that is tested.
+        // SAFETY: the address is inside the slab; all frees but one are the error under test.
         unsafe { cache.free(subsystem.pages().address(page).add(index * 64)) };
     }
     assert_eq!(kinds(&heard), [CorruptionKind::DoubleFree; 63]);
@@ -128,7 +128,7 @@ fn foreign_interior_and_wrong_cache_are_refused_at_the_free() {
     let slab = subsystem.pages().pfn_of(object.as_ptr()).unwrap();
     let behind_the_last = inode.geometry().offset(inode.geometry().objects());
     assert!(inode.geometry().waste() > 0);
-    // SAFETY: the errors that are tested; nothing is freed by them.
+    // SAFETY: these frees are the errors under test; they must free nothing.
     unsafe {
         inode.free(object.add(8));
         inode.free(subsystem.pages().address(slab).add(behind_the_last));
@@ -150,7 +150,8 @@ fn foreign_interior_and_wrong_cache_are_refused_at_the_free() {
     assert!(heard.take().is_empty());
 }
 
-/// The room behind the last object of a slab that a limit keeps small was taken for objects.
+/// Regression test: the space after the last object of a slab with a limited number of objects was taken for
+/// objects.
 #[test]
 fn behind_the_last_object_of_a_limited_slab_nothing_is_freed() {
     for check in [true, false] {
@@ -160,7 +161,7 @@ fn behind_the_last_object_of_a_limited_slab_nothing_is_freed() {
         let slab = subsystem.pages().pfn_of(objects[0].address().as_ptr()).unwrap();
         let geometry = pool.geometry();
         assert!(geometry.objects() == 3 && geometry.waste() >= 64);
-        // SAFETY: the error that is tested; no object lies there.
+        // SAFETY: the error under test; the address is in the slab and belongs to no object.
         unsafe { pool.free(subsystem.pages().address(slab).add(geometry.offset(3))) };
         pool.shrink();
         assert_eq!(kinds(&heard), [CorruptionKind::Interior], "frees are checked: {check}");
@@ -177,7 +178,7 @@ fn without_the_check_at_the_free_the_slab_refuses_what_is_not_its_own() {
     let inode = KmemCache::builder("inode", 100).build_in(&subsystem).unwrap();
     let dentry = KmemCache::builder("dentry", 100).build_in(&subsystem).unwrap();
     let object = inode.alloc(Gfp::KERNEL).unwrap();
-    // SAFETY: the errors that are tested; the objects are not allocated again before the shrink.
+    // SAFETY: the errors under test; the objects are not allocated again before the shrink.
     unsafe {
         dentry.free(object);
         inode.free(object.add(8));
@@ -188,11 +189,11 @@ fn without_the_check_at_the_free_the_slab_refuses_what_is_not_its_own() {
     assert_eq!(kinds(&heard), [CorruptionKind::WrongCache, CorruptionKind::Interior]);
     subsystem.check().unwrap();
     assert_eq!(inode.info().used, 1, "the object is still out");
-    // SAFETY: allocated above and refused until now.
+    // SAFETY: allocated above; earlier frees of it were refused.
     unsafe { inode.free(object) };
 }
 
-/// They went into the magazine, and the next two allocations overlapped.
+/// Regression test: such addresses were put in the magazine, and the next two allocations overlapped.
 #[test]
 fn a_free_inside_an_object_is_refused_where_its_frame_is_looked_at_anyway() {
     let (subsystem, heard) = listening(false);
@@ -205,14 +206,14 @@ fn a_free_inside_an_object_is_refused_where_its_frame_is_looked_at_anyway() {
             // SAFETY: not freed yet.
             let usable = unsafe { malloc.usable_size(object) };
             for inside in [1, 7, usable / 2, usable - 1] {
-                // SAFETY: inside the object; the errors that are tested.
+                // SAFETY: inside the object; the errors under test.
                 unsafe {
                     malloc.free(object.add(inside));
                     kmalloc.free(object.add(inside));
                 }
                 assert_eq!(kinds(&heard), [CorruptionKind::Interior; 2], "object {n} of {size}, +{inside}");
             }
-            // Every second one stays, so that all places of a slab are met.
+            // Every second object stays allocated, so that all slots of a slab are tested.
             if n % 2 == 0 {
                 // SAFETY: allocated above, freed once.
                 unsafe { malloc.free(object) };
@@ -224,7 +225,7 @@ fn a_free_inside_an_object_is_refused_where_its_frame_is_looked_at_anyway() {
     subsystem.check().unwrap();
 }
 
-/// A `realloc` inside an object returned the same address, and its size was that of the object.
+/// Regression test: a `realloc` inside an object returned the same address, and its size was the object's.
 #[test]
 fn what_is_no_object_has_no_size_and_is_not_moved() {
     let (subsystem, heard) = listening(false);
@@ -234,7 +235,7 @@ fn what_is_no_object_has_no_size_and_is_not_moved() {
         [100, 40_000, 5 << 20].map(|size| malloc.alloc(of(size), Gfp::KERNEL).unwrap());
     let mut on_stack = 0_u64;
     use CorruptionKind::*;
-    // SAFETY: the addresses lie in what is allocated, or here.
+    // SAFETY: the addresses are inside allocations, or not the allocator's.
     let wrong = unsafe {
         [
             (small.add(8), Interior),
@@ -246,17 +247,18 @@ fn what_is_no_object_has_no_size_and_is_not_moved() {
     };
     for (address, kind) in wrong {
         for size in [50, 5000, 6 << 20] {
-            // SAFETY: the errors that are tested.
+            // SAFETY: the errors under test.
             let moved =
                 unsafe { [malloc.realloc(address, size), kmalloc.realloc(address, size, Gfp::KERNEL)] };
             assert_eq!(moved, [Err(AllocError::NotAnObject); 2], "{kind}");
             assert_eq!(kinds(&heard), [kind; 2]);
         }
-        // SAFETY: as above.
+        // SAFETY: the errors under test.
         let sizes = unsafe { [malloc.usable_size(address), kmalloc.usable_size(address)] };
         assert_eq!((sizes, kinds(&heard)), ([0; 2], vec![NotAnObject; 2]));
     }
-    // SAFETY: each allocated above and freed once; the second of the large ones is the error that is tested.
+    // SAFETY: each was allocated above and is freed once; the second free of a large one is the error under
+    // test.
     unsafe {
         malloc.free(small);
         malloc.free(huge);
@@ -273,7 +275,7 @@ fn an_object_that_was_freed_has_no_size_where_frees_are_checked() {
     let kmalloc = subsystem.kmalloc();
     let object = kmalloc.alloc(100, Gfp::KERNEL).unwrap();
     use CorruptionKind::*;
-    // SAFETY: allocated above, freed once; what follows are the errors that are tested.
+    // SAFETY: allocated above, freed once; the calls after it are the errors under test.
     unsafe {
         assert_eq!((kmalloc.usable_size(object), kinds(&heard)), (128, vec![]));
         kmalloc.free(object);
@@ -292,7 +294,7 @@ fn pages_that_were_a_slab_are_nobodys_afterwards() {
     let first = subsystem.pages().frame(subsystem.pages().pfn_of(object.as_ptr()).unwrap()).head();
     let pages = cache.geometry().order().pages();
     assert!(pages > 1);
-    // SAFETY: allocated above, freed once; the others are the errors that are tested.
+    // SAFETY: allocated above, freed once; the other frees are the errors under test.
     unsafe {
         cache.free(object);
         assert_eq!(cache.shrink(), 1);
@@ -312,7 +314,7 @@ fn kmalloc_refuses_what_it_never_handed_out() {
     let large = kmalloc.alloc(20_000, Gfp::KERNEL).unwrap();
     let small = kmalloc.alloc(100, Gfp::KERNEL).unwrap();
     let mut on_stack = 0_u64;
-    // SAFETY: the errors that are tested, and then each once.
+    // SAFETY: first the errors under test, then each is freed once.
     unsafe {
         kmalloc.free(large.add(64));
         kmalloc.free(large.add(8192));
@@ -338,7 +340,7 @@ fn huge_memory_is_told_from_what_lies_in_it_and_beside() {
     let layout = Layout::from_size_align(5 << 20, 8).unwrap();
     let huge = malloc.alloc(layout, Gfp::KERNEL).unwrap();
     let mut on_stack = 0_u64;
-    // SAFETY: the errors that are tested, and then each once.
+    // SAFETY: first the errors under test, then each is freed once.
     unsafe {
         malloc.free(huge.add(1));
         malloc.free(huge.add((5 << 20) - 1));
@@ -351,7 +353,7 @@ fn huge_memory_is_told_from_what_lies_in_it_and_beside() {
     assert_eq!(subsystem.check().unwrap().huge_pages, 0);
 }
 
-/// A CPU compares with what lies on top, where frees are not checked, too.
+/// A free compares the object with the one on top of the CPU's stack even if frees are not checked.
 #[test]
 fn a_second_free_with_nothing_in_between_is_told_at_once() {
     let (subsystem, heard) = listening(false);
@@ -359,12 +361,12 @@ fn a_second_free_with_nothing_in_between_is_told_at_once() {
     let object = cache.alloc(Gfp::KERNEL).unwrap();
     let mut said = vec![];
     let told = (1..=100).find(|_| {
-        // SAFETY: the second one is the error that is tested; nobody uses the object.
+        // SAFETY: the second free is the error under test; the object is not used.
         unsafe { cache.free(object) };
         said = kinds(&heard);
         !said.is_empty()
     });
-    // The thread may have moved to another CPU in between.
+    // The thread may have moved to another CPU between the two.
     assert!(told.is_some_and(|times| times >= 2), "{told:?}");
     assert_eq!(said, [CorruptionKind::DoubleFree]);
     let again = cache.alloc(Gfp::KERNEL).unwrap();
@@ -383,13 +385,13 @@ fn a_census_between_a_double_free_and_its_discovery_is_a_violation_and_no_overfl
     let (subsystem, heard) = listening(false);
     let cache = KmemCache::builder("inode", 64).build_in(&subsystem).unwrap();
     let [object, between] = [(); 2].map(|()| cache.alloc(Gfp::KERNEL).unwrap());
-    // SAFETY: the third one is the error that is tested; nobody uses the objects.
+    // SAFETY: the third free is the error under test; the objects are not used.
     unsafe {
         cache.free(object);
         cache.free(between);
         cache.free(object);
     }
-    // Both copies are in the magazine: more objects came back than were handed out.
+    // Both copies are in the magazine: more objects were freed than allocated.
     let violation = subsystem.check().expect_err("the books cannot be right").to_string();
     assert_eq!(violation, "cache inode: 3 objects taken back, by the books 2");
     cache.shrink();

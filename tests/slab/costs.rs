@@ -1,7 +1,7 @@
-//! What caches cost: memory of stacks, addresses, mappings; and the birth of many.
+//! What caches cost: memory of stacks, addresses, mappings, and the creation of many.
 //!
-//! What is of the whole process is measured in a process of its own. The memory of tables, and of the map from pages to
-//! classes, is told from other mappings by what the system was advised of it.
+//! Costs of the whole process are measured in a separate process. Mappings of tables, and of the map from pages to classes, are
+//! identified by their `madvise` flags.
 #![cfg(all(target_os = "linux", not(uslab_heap)))]
 
 use crate::process::{alone, resident};
@@ -9,15 +9,15 @@ use uslab::{Config, Gfp, KmemCache, Subsystem};
 use uslab_buddy::{PageConfig, ZoneKind};
 use uslab_magazine::{Cpus, on_cpu};
 
-/// What `/proc/self/smaps` says of the mappings that never get huge pages.
+/// Totals of `/proc/self/smaps` over the mappings that never get huge pages.
 #[derive(Clone, Copy, Debug, Default)]
 struct Mappings {
     count: usize,
     bytes: usize,
-    /// Of these, bytes that may be written to.
+    /// Bytes of them that are writable.
     writable: usize,
     resident: usize,
-    /// Readable mappings that core dumps have, or have not, though they may not be written to, or may.
+    /// Readable mappings that are in core dumps although they are not writable, or are not in them although they are.
     misdumped: usize,
 }
 
@@ -48,14 +48,14 @@ fn subsystem(cpus: u32, nodes: u32) -> Subsystem {
 }
 fn subsystem_of(cpus: u32, nodes: u32, bytes: usize) -> Subsystem {
     let pages = PageConfig::default_for(Cpus::simulated(cpus, nodes).unwrap()).limit(bytes);
-    // Checked frees would take memory for each object.
+    // Checked frees would take memory for each object, so they are off.
     Subsystem::new(Config { check_frees: false, ..Config::new(pages) }).unwrap()
 }
 fn caches(subsystem: &Subsystem, count: usize) -> Vec<KmemCache> {
     let cache = |i| KmemCache::builder(format!("c{i}"), 64).build_in(subsystem).unwrap();
     (0..count).map(cache).collect()
 }
-/// Each cache is used once on each CPU.
+/// Uses each cache once on each CPU.
 fn use_once(subsystem: &Subsystem, caches: &[KmemCache]) {
     for cpu in 0..subsystem.cpus().count() {
         on_cpu(cpu);
@@ -78,7 +78,7 @@ fn pages_that_nobody_uses_take_no_memory() {
 #[test]
 #[ignore = "run by the test above"]
 fn four_terabytes() {
-    // Two mebi of pageblocks, a word each.
+    // 2 Mi pageblocks, with one word each.
     let zones = vec![vec![(ZoneKind::Normal, 1 << 30)]];
     let pages = PageConfig::with_nodes(Cpus::simulated(2, 1).unwrap(), zones);
     let before = resident();
@@ -108,20 +108,21 @@ fn thousand_caches() {
     let used = tables();
     let passes = || subsystem.info().drains.passes;
     let (before_reap, many) = (passes(), subsystem.pages().tables().drains().count() as u64);
-    // A page of stack for each pair, two of notes for each CPU and table, and the frames of their slabs, which are in the same mapping.
+    // One page of stack for each cache and CPU, two pages of notes for each CPU and table, and the frames of the slabs, which are
+    // in the same mapping.
     let most = (count + 2 * count.div_ceil(200)) * cpus as usize * 4096 + count * cpus as usize * 64 + MIB;
     assert!(used.resident - start.resident <= most, "{used:?}");
     assert!(used.resident - start.resident >= count * cpus as usize * 4096, "stacks that are used: {used:?}");
     assert_eq!(used.misdumped, 0);
     (0..2).for_each(|_| _ = subsystem.reap());
     assert!(tables().resident <= 8 * MIB, "{:?}", tables());
-    // Caches, pages, and the memory of both: whatever the number of caches.
+    // One pass for caches, one for pages, and one for the memory of both, however many caches there are.
     assert!(passes() - before_reap <= 2 * 3 * many, "{} passes for {count} caches", passes() - before_reap);
     subsystem.end_interval();
     let reaped = tables();
     println!("start {start:?}\nused {used:?}\nreaped {reaped:?}, {} KiB in all", (resident() - before) >> 10);
     assert!(resident() - before <= 16 * MIB, "{} KiB stay: {reaped:?}", (resident() - before) >> 10);
-    // They serve as before, and their counts are exact.
+    // The caches still serve, and their counts are exact.
     use_once(&subsystem, &caches);
     for cache in &caches {
         let info = cache.info();
@@ -134,7 +135,7 @@ fn thousand_caches() {
     subsystem.check().unwrap();
 }
 
-/// Passes of drains, and how long a CPU is without its region: `.ci/full` runs it with optimisation.
+/// Prints the passes of drains, and how long a CPU is without its region. `.ci/full` runs it optimised.
 #[test]
 #[ignore = "a minute, and 5 GiB of memory"]
 fn drains_in_numbers() {
@@ -143,8 +144,8 @@ fn drains_in_numbers() {
         let subsystem = if cpus == 0 {
             Subsystem::new(Config { check_frees: false, ..Config::default() }).unwrap()
         } else {
-            // The magazines of a cache come to hold 64 objects of 64 bytes on each CPU. With less than that for all of them,
-            // allocations find no page and call in those of other CPUs, with a pass each.
+            // The magazines of a cache grow to 64 objects of 64 bytes on each CPU. With less memory than all of them need,
+            // allocations find no page and drain other CPUs, with a pass each.
             subsystem_of(cpus, 1, 8 << 30)
         };
         let caches = caches(&subsystem, count);
@@ -157,13 +158,13 @@ fn drains_in_numbers() {
         let tables = subsystem.pages().tables().drains().count() as u64;
         let of = if cpus == 0 { "real".to_owned() } else { format!("{cpus} simulated") };
         println!("{of} CPUs, {count} caches in {tables} tables: two reaps {reaps:?}, {drains:?}");
-        // For each reap one of each table, and one for the pages.
+        // Each reap takes one pass for each table, and one for the pages.
         assert!(drains.passes <= 2 * (tables + 1) && drains.refused == 0, "{drains:?} in {tables} tables");
     }
 }
 
-/// Bytes that strict accounting (`vm.overcommit_memory=2`) charges this process: private mappings that may be written to, and
-/// those that were charged and may not be any more. Stacks of threads are charged as they grow.
+/// Bytes that strict accounting (`vm.overcommit_memory=2`) charges to this process: private mappings that are writable, or were
+/// when they were charged. Thread stacks are charged as they grow.
 fn charged() -> usize {
     let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
     let (mut all, mut size, mut stack) = (0, 0, false);
@@ -201,10 +202,10 @@ fn hundred_caches() {
             used >> 10,
             pages >> 10
         );
-        // The words that lead to the regions, and what the C library's heap grew for the rest. All else is addresses.
+        // The per-CPU words, and the growth of the C library's heap for the rest. Everything else is only reserved addresses.
         assert!(start <= MIB / 2, "{start} bytes");
-        // A region is charged from its start up to the last stack that its CPU has used, and at most as much again. Here
-        // that is 16 KiB for each of 100 caches, and what kmalloc's stacks take. Of the heap there is a MiB for the caches.
+        // A region is charged from its start to the last stack that its CPU has used, and at most as much again. Here that is 16
+        // KiB for each of 100 caches, and what kmalloc's stacks take. The heap takes a MiB for the caches.
         assert!(used - pages <= cpus as usize * 3 * MIB + MIB, "{used} bytes, {pages} of them pages");
         assert!(used - pages >= cpus as usize * 100 * 4096, "stacks that are used are charged: {used} bytes");
     }
@@ -224,7 +225,7 @@ fn two_thousand_caches() {
     use_once(&subsystem, &caches);
     let used = tables();
     println!("born {born:?}\nused {used:?}");
-    // The first table has two for each CPU; any other a few.
+    // The first table has two mappings for each CPU, any other table a few.
     assert!(used.count <= 2 * cpus as usize + 8 * (count / 200), "{used:?}");
     assert_eq!(used.misdumped, 0);
 }
@@ -283,7 +284,7 @@ fn many_caches() {
     let born = begun.elapsed();
     let each = (resident() - before) / caches.len();
     assert!(each <= 4096, "{each} bytes for each cache");
-    // Those at the ends, and some between.
+    // The first and the last ones, and some between.
     let some: Vec<_> = caches.iter().step_by(1021).chain(caches.last()).collect();
     for cache in &some {
         let objects: Vec<_> = (0..100).map(|_| cache.alloc(Gfp::KERNEL).unwrap()).collect();
@@ -305,7 +306,7 @@ fn many_caches() {
     subsystem.check().unwrap();
 }
 
-/// Found: the first sweep of a process had the number of none, and nobody gave away what it took.
+/// Regression test: the first sweep of a process had the number that means no sweep, and what it took was never flushed.
 #[test]
 fn the_first_sweep_of_a_process_is_given_away() {
     alone("costs::first_sweep", "");
@@ -321,8 +322,8 @@ fn first_sweep() {
     subsystem.check().unwrap();
 }
 
-/// One sweep is for all caches: else those behind the one that panics would be closed up to the next sweep. Once the panic reached the
-/// caller of the shrink, and what was left of the magazine stayed out for ever.
+/// One sweep covers all caches: the caches after the one that panics would otherwise stay closed until the next sweep. Regression
+/// test: the panic reached the caller of the shrink, and the rest of the magazine was lost.
 #[test]
 fn a_handler_of_corruption_that_panics_in_a_shrink_stops_nothing() {
     let pages = PageConfig::default_for(Cpus::simulated(1, 1).unwrap());
@@ -334,7 +335,7 @@ fn a_handler_of_corruption_that_panics_in_a_shrink_stops_nothing() {
     let other = KmemCache::builder("other", 64).build_in(&subsystem).unwrap();
     let push = || drop(other.alloc_block(Gfp::KERNEL).unwrap());
     let object = wrong.alloc(Gfp::KERNEL).unwrap();
-    // SAFETY: none: no object begins there, which is noticed when it reaches its slab.
+    // SAFETY: unsound on purpose: no object begins there, which is noticed when it reaches its slab.
     unsafe { wrong.free(object.add(8)) };
     push();
     assert_eq!(other.info().in_magazines, 1);

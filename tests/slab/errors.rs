@@ -1,4 +1,4 @@
-//! What cannot be had, and what is used wrongly: the exact words, nothing lost, and it goes on afterwards.
+//! Failed requests and misuse: the exact messages; nothing is lost, and the subsystem works afterwards.
 
 use crate::common::{Heard, assert_all_given_back, config, subsystem};
 use std::alloc::Layout;
@@ -40,7 +40,7 @@ fn alignments_up_to_a_mebibyte_are_kept() {
             ];
             for memory in memory {
                 assert!(memory.addr().get().is_multiple_of(align), "{size} bytes at {align}");
-                // SAFETY: so many bytes are ours.
+                // SAFETY: this test owns `size` bytes there.
                 unsafe { memory.write_bytes(7, size) };
             }
             // SAFETY: allocated above, each freed once.
@@ -75,11 +75,11 @@ fn sizes_that_overflow_or_that_nothing_holds_are_errors_and_size_zero_is_a_value
     }
     assert_eq!(kmalloc.alloc_layout(layout(1, 8 * MIB), Gfp::KERNEL), Err(AllocError::TooLarge));
     assert_eq!(malloc.alloc(layout(isize::MAX as usize - 15, 16), Gfp::KERNEL), Err(AllocError::TooLarge));
-    // All that a process can address, of which it uses some.
+    // More than a process has left: it uses some of its addresses.
     let bytes = (1 << 47) - 4096;
     assert_eq!(malloc.alloc(layout(bytes, 16), Gfp::KERNEL), Err(AllocError::Refused { bytes }));
     let memory = malloc.alloc(layout(100, 8), Gfp::KERNEL).unwrap();
-    // SAFETY: allocated just now; a failure leaves it as it is, and it is freed once.
+    // SAFETY: allocated just now; a failed `realloc` leaves it allocated, and it is freed once.
     unsafe {
         assert_eq!(malloc.realloc(memory, usize::MAX), Err(AllocError::TooLarge));
         assert_eq!(kmalloc.realloc(memory, usize::MAX, Gfp::KERNEL), Err(AllocError::TooLarge));
@@ -107,7 +107,7 @@ fn when_the_range_is_exhausted_each_says_so_and_all_goes_on_when_something_is_fr
     assert_eq!(cache.prefill(Gfp::KERNEL, 3).unwrap_err().to_string(), none(0));
     assert_eq!((cache.info().used, subsystem.check().unwrap().used), (1024, 1024));
     pages.truncate(1000);
-    // What another cache's magazines keep is not called in for these.
+    // These requests do not drain another cache's magazines.
     cache.shrink();
     drop(kmalloc.alloc_block(100, Gfp::KERNEL).unwrap());
     drop(cache.alloc_blocks(Gfp::KERNEL, 3).unwrap());
@@ -115,7 +115,7 @@ fn when_the_range_is_exhausted_each_says_so_and_all_goes_on_when_something_is_fr
     assert_all_given_back(&subsystem);
 }
 
-/// A subsystem whose calls of the system may be refused.
+/// A subsystem whose system calls may be refused.
 fn faulty() -> (Subsystem, Faults) {
     let mut config = config(1, 1, 16 * MIB);
     let faults = Faults::new(1);
@@ -126,7 +126,7 @@ fn faulty() -> (Subsystem, Faults) {
 
 #[test]
 fn a_refused_mmap_is_an_error_that_says_what_it_was_for() {
-    // At the start: not even the least is granted.
+    // At the start, even the smallest memory is refused.
     let mut refused = config(1, 1, 16 * MIB);
     refused.pages.faults = Faults::new(1);
     refused.pages.faults.arm(parse("reserve:times=-1").unwrap());
@@ -138,7 +138,7 @@ fn a_refused_mmap_is_an_error_that_says_what_it_was_for() {
     );
     let (subsystem, faults) = faulty();
     let malloc = Malloc::new(&subsystem).unwrap();
-    // For a slab, for its bitmap, for checked frees, and beyond the largest block.
+    // Memory for a slab, for its bitmap, for checked frees, and for a block beyond the largest.
     let cache = KmemCache::builder("inode", 640).build_in(&subsystem).unwrap();
     let tiny = KmemCache::builder("tiny", 8).build_in(&subsystem).unwrap();
     let what = |rule: &str, alloc: &dyn Fn() -> String| {
@@ -157,7 +157,7 @@ fn a_refused_mmap_is_an_error_that_says_what_it_was_for() {
     let build =
         || KmemCache::builder("o", 64).check_frees(true).build_in(&subsystem).unwrap_err().to_string();
     assert_eq!(what("reserve:times=-1", &build), "no address space for the cache's checked frees");
-    // What a CPU would keep goes past it.
+    // Objects bypass the CPU's stack, for which there is no memory.
     let past = || {
         let cache = KmemCache::builder("o", 64).build_in(&subsystem).unwrap();
         drop(cache.alloc_blocks(Gfp::KERNEL, 100).unwrap());
@@ -171,14 +171,14 @@ fn a_refused_mmap_is_an_error_that_says_what_it_was_for() {
         what("any:times=-1", &huge),
         "no 5242880 bytes more: the system maps none, or they are beyond the limit"
     );
-    // And all of it works afterwards.
+    // Everything works afterwards.
     drop((cache.alloc_block(Gfp::KERNEL).unwrap(), tiny.alloc_block(Gfp::KERNEL).unwrap()));
     // SAFETY: allocated here, freed once.
     unsafe { malloc.free(malloc.alloc(layout(5 * MIB, 8), Gfp::KERNEL).unwrap()) };
     assert_all_given_back(&subsystem);
 }
 
-/// Else each of them would take an eighth of the range of addresses.
+/// Otherwise each cache would take an eighth of the address range.
 #[test]
 fn what_checked_frees_need_is_there_once_for_all_caches() {
     let (subsystem, faults) = faulty();
@@ -207,7 +207,8 @@ fn a_refill_that_is_refused_half_way_keeps_what_was_there_and_no_more() {
     assert_all_given_back(&subsystem);
 }
 
-/// Of a magazine of four it takes one, has no place for three, and leaves them to their slab.
+/// From a magazine of four the CPU takes one object; it has no room for the other three and returns them to
+/// their slab.
 #[test]
 fn a_cpu_whose_stacks_are_refused_gets_what_a_depot_keeps() {
     let mut config = config(2, 1, 16 * MIB);
@@ -281,7 +282,7 @@ fn a_destroyed_cache_hands_nothing_out_and_takes_nothing_back() {
         assert_eq!(cache.prefill(Gfp::KERNEL, 2).unwrap_err(), expected);
         assert_eq!((cache.shrink(), cache.reap(), cache.info().objects), (0, 0, 0));
         assert!(heard.take().is_empty());
-        // SAFETY: the error that is tested.
+        // SAFETY: the free is the error under test.
         unsafe { cache.free(stale) };
         let reports = heard.take();
         let [(CorruptionKind::Foreign, text)] = &reports[..] else { panic!("{reports:?}") };
@@ -299,9 +300,9 @@ fn a_refused_free_is_counted_and_the_process_goes_on() {
     let subsystem = Subsystem::new(config).unwrap();
     let cache = KmemCache::builder("inode", 640).build_in(&subsystem).unwrap();
     let object = cache.alloc(Gfp::KERNEL).unwrap();
-    // SAFETY: the errors that are tested, and then the object, once.
+    // SAFETY: first the errors under test, then the object is freed once.
     unsafe {
-        // Null's neighbour, the last address there is, and the first one behind the range.
+        // The address next to null, the highest address, and the first one after the range.
         cache.free(NonNull::dangling());
         cache.free(NonNull::new_unchecked(core::ptr::without_provenance_mut(usize::MAX)));
         let pages = subsystem.pages();
@@ -315,7 +316,7 @@ fn a_refused_free_is_counted_and_the_process_goes_on() {
     assert_all_given_back(&subsystem);
 }
 
-/// The last column of the tables in the modules' documentation.
+/// The tests named in the last column of the tables in the modules' documentation.
 fn named_tests(text: &str) -> Vec<&str> {
     let rows =
         text.lines().filter(|line| line.starts_with("//! | ")).filter_map(|line| line.rsplit('|').nth(1));
@@ -333,7 +334,7 @@ fn every_test_that_the_tables_of_errors_name_is_there() {
             .filter(|path| path.extension().is_some_and(|end| end == "rs"))
             .for_each(|path| tests += &read(&path));
     }
-    // The contract of panics is behind it, and `panics` checks that.
+    // The contract of panics follows it; `panics` checks that one.
     let (errors, _) = include_str!("../../slab/src/error.rs").split_once("//! # Panics").unwrap();
     let named = [errors, include_str!("../../slab/src/debug/corruption.rs")].map(named_tests);
     assert!(named[0].len() > 10 && named[1].len() > 5, "{named:?}");

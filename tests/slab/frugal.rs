@@ -1,4 +1,4 @@
-//! What is not used costs nothing: neither objects that nobody touches, nor address space that is refused.
+//! Unused memory costs nothing: neither objects that are never written, nor address space that is refused.
 
 use crate::process::{alone, is_alone, resident};
 use uslab::{Config, Gfp, KmemCache, Subsystem};
@@ -11,14 +11,14 @@ fn slabs_touch_no_object_and_untouched_pages_are_not_resident() {
         return;
     }
     let pages = PageConfig::default_for(Cpus::simulated(1, 1).unwrap());
-    // Checked frees would take an eighth.
+    // Checked frees would take an eighth of the memory, so they are off.
     let subsystem = Subsystem::new(Config { check_frees: false, ..Config::new(pages) }).unwrap();
     let cache = KmemCache::builder("o", 4096).build_in(&subsystem).unwrap();
     const N: usize = 16 << 10;
     let before = resident();
     let blocks: Vec<_> = (0..N).map(|_| cache.alloc_block(Gfp::KERNEL).unwrap()).collect();
     let grown = resident().saturating_sub(before);
-    // 64 MiB of objects; frames, magazines and the vector take some of it.
+    // 64 MiB of objects; frames, magazines and the vector need some memory.
     assert!(grown < 8 << 20, "{N} objects that nobody touched made {} KiB resident", grown >> 10);
     drop(blocks);
     cache.shrink();
@@ -58,14 +58,14 @@ fn with_little_address_space_it_starts_smaller() {
         let pages = text.lines().find_map(|line| line.split_once("pages ")?.1.trim().parse::<usize>().ok());
         pages.unwrap_or_else(|| panic!("{kib} KiB: {text}"))
     };
-    // Odd sizes, so that the range alone would sometimes leave nothing for the tables.
+    // Odd sizes, for some of which the range alone would leave nothing for the tables.
     for mib in [192, 300, 523, 1030, 1100, 2100, 4200, 70_000] {
         let pages = run(mib << 10);
         assert!(pages * 4096 <= mib << 20 && pages >= 1024, "{mib} MiB: {pages} pages");
     }
 }
 
-/// Of a process alone, which limits itself.
+/// Runs alone in a process that limits itself.
 #[test]
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 fn free_memory_that_stays_follows_a_limit_that_is_read_again() {
@@ -73,7 +73,7 @@ fn free_memory_that_stays_follows_a_limit_that_is_read_again() {
     if !is_alone("frugal::free_memory_that_stays_follows_a_limit_that_is_read_again") {
         return;
     }
-    // Its control groups may have limits, too.
+    // The process's control groups may also have limits.
     let limit = |bytes: u64| setrlimit(Resource::RLIMIT_DATA, bytes, RLIM_INFINITY).unwrap();
     let subsystem = Subsystem::new(Config { check_frees: false, ..Config::default() }).unwrap();
     let stays = || {
@@ -82,19 +82,19 @@ fn free_memory_that_stays_follows_a_limit_that_is_read_again() {
         drop(blocks);
         subsystem.pages().info().backed_bytes()
     };
-    // More stays when bursts have returned some times.
+    // More memory is kept after bursts have returned a few times.
     let most = || (0..8).map(|_| stays()).max();
     assert!(most() >= Some(8 << 20));
     for mib in [256, 96, 64] {
         limit(mib << 20);
         subsystem.end_interval();
         assert!(most() <= Some((mib << 20) / 8), "of {mib} MiB");
-        // And once there is none.
+        // There is no limit any more.
         limit(RLIM_INFINITY);
         subsystem.end_interval();
         assert!(most() >= Some(8 << 20));
     }
-    // And only if the configuration says so.
+    // A limit only matters if the configuration allows it.
     limit(64 << 20);
     let pages = PageConfig { keep_free: Some(512 << 20), ..PageConfig::default_for(Cpus::os()) };
     let deaf = Subsystem::new(Config::new(pages)).unwrap();

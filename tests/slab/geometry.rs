@@ -1,7 +1,7 @@
-//! The geometry against real kernels: every row of every `/proc/slabinfo` snapshot must come out.
+//! Compares the geometry with real kernels: every row of every `/proc/slabinfo` snapshot must be predicted.
 //!
-//! Two snapshots lie in `tests/slab/data`; `USLAB_TRACES=DIR` adds every `*slabinfo` in the folders of `DIR` (`host-*`
-//! folders are of machines with 2 CPUs, all others with 4).
+//! Two snapshots are in `tests/slab/data`; `USLAB_TRACES=DIR` adds every `*slabinfo` in the folders of `DIR` (`host-*` folders
+//! are from machines with 2 CPUs, all others from machines with 4).
 
 use std::path::{Path, PathBuf};
 use uslab::geometry::{Geometry, OrderRule};
@@ -13,7 +13,7 @@ fn read(path: &Path) -> SlabInfo {
     text.parse().unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
-/// Rows, and how many of them the rule predicts for a machine with so many CPUs.
+/// The number of rows, and the number that the rule predicts for a machine with `cpus` CPUs.
 fn matches(info: &SlabInfo, cpus: u32) -> (usize, usize) {
     let rule = OrderRule::for_cpus(cpus);
     let right = info.rows.iter().filter(|row| {
@@ -44,7 +44,7 @@ fn linux_6_18_on_2_cpus() {
     assert!(rows > 200, "{rows} rows");
 }
 
-/// The negative control: told another machine's CPUs, the rule must be wrong on many rows.
+/// The negative control: with another machine's number of CPUs, the rule must fail for many rows.
 #[test]
 fn a_wrong_cpu_count_is_seen() {
     for (name, cpus) in [("linux-6.12-4cpu.slabinfo", 4), ("linux-6.18-2cpu.slabinfo", 2)] {
@@ -75,8 +75,8 @@ fn every_snapshot_of_the_trace_library() {
     assert!(files > 0, "no snapshot below {}", Path::new(&root).display());
 }
 
-/// The stride from size and alignment, and `min_partial`, as sysfs has them. Caches with a constructor or type-stable
-/// ones have a free-list pointer behind the object in the kernel, and none here.
+/// Compares the stride from size and alignment, and `min_partial`, with sysfs. Caches with a constructor and type-stable caches
+/// have a free-list pointer after the object in the kernel, and none here.
 #[test]
 fn every_attribute_table_of_the_trace_library() {
     let Some(root) = std::env::var_os("USLAB_TRACES") else {

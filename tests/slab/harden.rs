@@ -1,4 +1,4 @@
-//! Hardened caches and mallocs: what each part does, that nothing is lost by it, and what sampled allocations name.
+//! Hardened caches and mallocs: the effect of each option, that nothing is lost, and what sampled allocations report.
 
 use crate::common::{Heard, config};
 use core::alloc::Layout;
@@ -13,7 +13,7 @@ use uslab_magazine::on_cpu;
 fn hardened(harden: Harden) -> (Subsystem, Heard) {
     debugged(harden, "-")
 }
-/// The same with these rules of `slab_debug`.
+/// As `hardened`, with these rules of `slab_debug`.
 fn debugged(harden: Harden, rules: &str) -> (Subsystem, Heard) {
     let (mut config, heard) = (Config { harden, ..config(2, 1, 64 << 20) }, Heard::default());
     config.slab_debug = rules.parse().unwrap();
@@ -27,28 +27,28 @@ fn kinds(heard: &Heard) -> Vec<CorruptionKind> {
 fn layout(size: usize) -> Layout {
     Layout::from_size_align(size, 16).unwrap()
 }
-/// Bytes of an object of the test's.
+/// The bytes of an object of this test.
 fn bytes(memory: NonNull<u8>, size: usize) -> &'static mut [u8] {
-    // SAFETY: so many bytes are the test's.
+    // SAFETY: this test owns `size` bytes there.
     unsafe { core::slice::from_raw_parts_mut(memory.as_ptr(), size) }
 }
 
-/// Another byte than there was, whatever a secret made it.
+/// Changes the byte at an address, whatever a secret made it.
 ///
 /// # Safety
-/// It may be read and written to.
+/// The byte must be readable and writable.
 unsafe fn spoil(byte: NonNull<u8>) {
-    // SAFETY: by contract.
+    // SAFETY: the caller guarantees that the byte may be read and written.
     unsafe { byte.write(!byte.read()) }
 }
 
-/// A word that says where an object lies, as what a thread may have.
+/// The address of a freed object, which may be sent to another thread.
 struct Freed(NonNull<u8>);
-// SAFETY: the test's objects, which no thread uses.
+// SAFETY: no thread dereferences the address.
 unsafe impl Send for Freed {}
 
-/// Both want the bytes behind an object. Found: where free objects are poisoned without red zones, the poison was taken for a write behind
-/// what a malloc's caller had asked for.
+/// Both use the bytes after an object. Regression test: if free objects are poisoned without red zones, the poison was taken for
+/// a write beyond the size that a malloc's caller had requested.
 #[test]
 fn canaries_and_slab_debug_in_one_cache_do_not_take_each_other_for_damage() {
     let canaries = Harden { canaries: true, ..Harden::OFF };
@@ -62,7 +62,7 @@ fn canaries_and_slab_debug_in_one_cache_do_not_take_each_other_for_damage() {
                 let all: Vec<_> = (0..100).map(|_| cache.alloc(Gfp::KERNEL).unwrap()).collect();
                 all.iter().for_each(|object| bytes(*object, 64).fill(7));
                 assert_eq!((cache.validate().errors(), kinds(&heard)), (0, vec![]), "{rules} {harden:?}");
-                // SAFETY: allocated above, freed once; what is written behind one of them is the error that is tested.
+                // SAFETY: allocated above, freed once; the write after one of them is the error under test.
                 unsafe {
                     spoil(all[round].add(64));
                     all.into_iter().for_each(|object| cache.free(object));
@@ -74,7 +74,7 @@ fn canaries_and_slab_debug_in_one_cache_do_not_take_each_other_for_damage() {
             for size in [1, 20, 50, 100, 1000, 5000, 30_000, 40_000] {
                 let [first, second, third] =
                     [(); 3].map(|()| malloc.alloc(layout(size), Gfp::KERNEL).unwrap());
-                // SAFETY: allocated above for these layouts; each is freed once.
+                // SAFETY: allocated above with these layouts; each is freed once.
                 unsafe {
                     assert!(
                         (size..=2 * size + 8).contains(&malloc.usable_size(first)),
@@ -108,14 +108,14 @@ fn canaries_and_slab_debug_in_one_cache_do_not_take_each_other_for_damage() {
     }
 }
 
-/// Found: with canaries and without guard pages each of these frees was refused.
+/// Regression test: with canaries and without guard pages, each of these frees was refused.
 #[test]
 fn a_block_of_pages_is_freed_by_its_size_beside_canaries() {
     let (subsystem, heard) = hardened(Harden { canaries: true, ..Harden::OFF });
     let malloc = Malloc::new(&subsystem).unwrap();
     for size in [33_000, 40_000, 1 << 20] {
         let memory = malloc.alloc(layout(size), Gfp::KERNEL).unwrap();
-        // SAFETY: allocated above; the first free is the error that is tested.
+        // SAFETY: allocated above; the first free is the error under test.
         unsafe {
             malloc.free_sized(memory, layout(size / 3));
             assert_eq!(kinds(&heard), [CorruptionKind::WrongSize]);
@@ -126,7 +126,7 @@ fn a_block_of_pages_is_freed_by_its_size_beside_canaries() {
     assert_eq!(subsystem.check().unwrap().large_pages, 0);
 }
 
-/// Its frees went straight to the magazines.
+/// Regression test: frees bypassed the quarantine and went straight to the magazines.
 #[test]
 fn while_a_profile_runs_freed_objects_are_kept_from_use_as_well() {
     let (subsystem, _) = hardened(Harden { quarantine: 64 << 10, ..Harden::OFF });
@@ -156,7 +156,7 @@ fn of_threads_that_free_an_object_at_one_moment_one_is_right() {
                 on_cpu(thread as u32 % 2);
                 for Freed(object) in objects {
                     barrier.wait();
-                    // SAFETY: all but one are the error that is tested; nobody uses the object.
+                    // SAFETY: all frees but one are the error under test; the object is not used.
                     unsafe { cache.free(object) };
                 }
             });
@@ -177,15 +177,15 @@ fn a_free_of_another_size_is_named() {
             for wrong in [size * 3, size / 3].into_iter().filter(|wrong| *wrong > 0) {
                 // SAFETY: allocated above.
                 let usable = unsafe { malloc.usable_size(memory) };
-                // Without canaries a size is known by its class and by what a realloc leaves.
+                // Without canaries the size is only known by the class and by the least that a realloc leaves in it.
                 let is_seen =
                     harden.canaries && size <= 30_000 || wrong > usable || wrong < usable / 2 && usable > 16;
                 if !is_seen {
                     continue;
                 }
-                // SAFETY: the error that is tested.
+                // SAFETY: the free is the error under test.
                 unsafe { malloc.free_sized(memory, layout(wrong)) };
-                // Another class may be named as the cache that it leads to.
+                // A wrong class may also be reported as the wrong cache.
                 let said = kinds(&heard);
                 let named = [[CorruptionKind::WrongSize], [CorruptionKind::WrongCache]]
                     .iter()
@@ -195,18 +195,18 @@ fn a_free_of_another_size_is_named() {
                     "{size} as {wrong}: {said:?}, {usable} usable, {harden:?}"
                 );
             }
-            // SAFETY: allocated above for this layout.
+            // SAFETY: allocated above with this layout.
             unsafe { malloc.free_sized(memory, layout(size)) };
             assert_eq!(kinds(&heard), [], "{size}");
         }
-        // What was resized has the new size.
+        // A reallocated block has the new size.
         for (size, new) in [(100, 60), (60, 100), (1000, 1020), (40_000, 33_000), (100, 40_000), (40_000, 10)]
         {
             let memory = malloc.alloc(layout(size), Gfp::KERNEL).unwrap();
             // SAFETY: allocated above.
             let memory = unsafe { malloc.realloc(memory, new).unwrap() };
             let sized = malloc.alloc(layout(size), Gfp::KERNEL).unwrap();
-            // SAFETY: the same, for these layouts.
+            // SAFETY: allocated above, freed once with these layouts.
             unsafe {
                 malloc.free(memory);
                 let sized = malloc.realloc_sized(sized, layout(size), new, Gfp::KERNEL).unwrap();
@@ -219,7 +219,8 @@ fn a_free_of_another_size_is_named() {
     }
 }
 
-/// It was called wrong where the alignment is larger: a mapping that was used before may have an eighth more than is asked for.
+/// Regression test: the size was reported as wrong if the alignment is larger: a reused mapping may be an eighth larger than
+/// requested.
 #[test]
 fn memory_in_a_mapping_that_was_used_before_is_of_the_size_that_was_asked_for() {
     let (mut config, heard) = (Config { check_frees: true, ..config(2, 1, 64 << 20) }, Heard::default());
@@ -238,7 +239,7 @@ fn memory_in_a_mapping_that_was_used_before_is_of_the_size_that_was_asked_for() 
     assert_eq!(subsystem.info().huge.reused, 1);
 }
 
-/// They were unmapped, and nobody counted it: a reaper saw nothing change.
+/// Regression test: they were unmapped without being counted, so a reaper saw no change.
 #[test]
 fn mappings_that_have_rested_for_long_enough_go_back_and_are_counted() {
     let (subsystem, _) = hardened(Harden { guard_pages: true, ..Harden::OFF });
@@ -252,7 +253,7 @@ fn mappings_that_have_rested_for_long_enough_go_back_and_are_counted() {
     subsystem.check().unwrap();
 }
 
-/// Once a write in front of an object was named only if the one in front of it was in use, and freed.
+/// Regression test: a write before an object was reported only if the object before it was in use, and when that one was freed.
 #[test]
 fn a_write_between_two_objects_is_named_when_either_is_freed() {
     let (subsystem, heard) = hardened(Harden { canaries: true, ..Harden::OFF });
@@ -263,18 +264,18 @@ fn a_write_between_two_objects_is_named_when_either_is_freed() {
     let pairs: Vec<_> =
         all.windows(2).filter(|pair| pair[1].addr().get() - pair[0].addr().get() == stride).collect();
     assert!(pairs.len() > 100, "{} pairs", pairs.len());
-    // Of each pair: which is freed before the write, if any, and which one names it.
+    // For each pair: which object is freed before the write, if any, and whose free reports it.
     let cases = [(None, 0), (None, 1), (Some(0), 1)];
     let mut freed = BTreeSet::new();
     for (at, (before, names)) in cases.into_iter().enumerate() {
         let pair = pairs[20 * (at + 1)];
         let mut free = |of: usize| {
-            // SAFETY: allocated above, freed once: pairs are apart.
+            // SAFETY: allocated above, freed once: pairs are not adjacent.
             unsafe { cache.free(pair[of]) };
             assert!(freed.insert(pair[of]));
         };
         before.into_iter().for_each(&mut free);
-        // SAFETY: the error that is tested.
+        // SAFETY: the write is the error under test.
         unsafe { spoil(pair[1].sub(1)) };
         assert_eq!(kinds(&heard), []);
         free(names);
@@ -282,17 +283,17 @@ fn a_write_between_two_objects_is_named_when_either_is_freed() {
         let front = format!("object {:#x}", pair[0].addr());
         assert!(said.len() == 1 && said[0].1.contains(&front), "{before:?} {names}: {said:?}, not {front}");
         assert_eq!(said[0].0, CorruptionKind::Overflow);
-        // It was repaired.
+        // The report repaired it, so the other free is not reported.
         [0, 1].into_iter().filter(|of| Some(*of) != before && *of != names).for_each(&mut free);
         assert_eq!(kinds(&heard), []);
     }
-    // An object that was never handed out is in front of one that is.
+    // The object before it was never allocated.
     let alone = KmemCache::builder("alone", 64).magazines(Magazines::Off).build_in(&subsystem).unwrap();
     let [_first, second] = [(); 2].map(|()| alone.alloc(Gfp::KERNEL).unwrap());
     let third = second.map_addr(|address| address.saturating_add(stride));
     let fourth = core::iter::repeat_with(|| alone.alloc(Gfp::KERNEL).unwrap()).take(2).last().unwrap();
     assert_eq!(fourth.addr().get() - third.addr().get(), stride);
-    // SAFETY: as above.
+    // SAFETY: the writes are the error under test, within the slab; each object is freed once.
     unsafe {
         spoil(fourth.sub(3));
         alone.free(fourth);
@@ -300,7 +301,7 @@ fn a_write_between_two_objects_is_named_when_either_is_freed() {
     assert_eq!(kinds(&heard), [CorruptionKind::Overflow]);
 }
 
-/// Their canaries went with the pages, and each free of a neighbour was taken for damage.
+/// Regression test: the canaries were lost with the decommitted pages, and each free of a neighbour was reported as damage.
 #[test]
 fn free_objects_with_canaries_keep_their_pages() {
     let (subsystem, heard) = hardened(Harden { canaries: true, ..Harden::OFF });
@@ -323,14 +324,14 @@ fn a_write_behind_an_object_is_named_at_its_free() {
         // SAFETY: allocated above.
         assert_eq!(unsafe { malloc.usable_size(memory) }, size);
         bytes(memory, size).fill(1);
-        // SAFETY: the error that is tested: still in the object.
+        // SAFETY: the write is the error under test; it is still inside the object's stride.
         unsafe { memory.add(size).write(!memory.add(size).read()) };
         // SAFETY: allocated above, freed once.
         unsafe { malloc.free(memory) };
         assert_eq!(kinds(&heard), [CorruptionKind::Overflow], "{size}");
-        // Once that was a wrong size, and the memory stayed.
+        // Regression test: this was reported as a wrong size, and the memory was never freed.
         let memory = malloc.alloc(layout(size), Gfp::KERNEL).unwrap();
-        // SAFETY: the same.
+        // SAFETY: the write is the error under test, still inside the stride; freed once.
         unsafe {
             memory.add(size).write(!memory.add(size).read());
             malloc.free_sized(memory, layout(size));
@@ -338,10 +339,10 @@ fn a_write_behind_an_object_is_named_at_its_free() {
         assert_eq!(kinds(&heard), [CorruptionKind::Overflow], "{size}");
     }
     assert_eq!(subsystem.check().unwrap().used, 0);
-    // Of an object with a damaged canary all may be used but the canary.
+    // All of an object with a damaged canary is usable, except for the canary.
     let usable = |size| {
         let memory = malloc.alloc(layout(size), Gfp::KERNEL).unwrap();
-        // SAFETY: allocated above, freed once; the write is the error that is tested: still in the object.
+        // SAFETY: allocated above, freed once; the write is the error under test, still inside the stride.
         unsafe {
             memory.add(size).write(!memory.add(size).read());
             let usable = malloc.usable_size(memory);
@@ -351,11 +352,11 @@ fn a_write_behind_an_object_is_named_at_its_free() {
     };
     assert!((100..200).any(|size| usable(size) == size) && (100..200).all(|size| usable(size) >= size));
     kinds(&heard);
-    // Objects of a cache have a canary, too, where it is a small part of them.
+    // Objects of a cache also have a canary, if it is a small part of the object.
     let cache = KmemCache::builder("inode", 600).build_in(&subsystem).unwrap();
     assert_eq!((cache.geometry().object_size(), cache.geometry().stride()), (600, 608));
     let inode = cache.alloc(Gfp::KERNEL).unwrap();
-    // SAFETY: allocated above, freed once; the write is the error that is tested.
+    // SAFETY: allocated above, freed once; the write is the error under test.
     unsafe {
         inode.add(600).write(!inode.add(600).read());
         cache.free(inode);
@@ -365,7 +366,7 @@ fn a_write_behind_an_object_is_named_at_its_free() {
         said.len() == 1 && said[0].1.starts_with("cache inode: write behind the end of an object 0x"),
         "{said:?}"
     );
-    // A quarter more at most.
+    // A canary adds at most a quarter.
     for (size, stride) in [(16, 16), (24, 24), (32, 40)] {
         let small = KmemCache::builder("small", size).build_in(&subsystem).unwrap();
         assert_eq!(small.geometry().stride(), stride);
@@ -389,7 +390,7 @@ fn a_write_to_a_free_object_is_named_when_it_is_handed_out() {
     assert_eq!((again, kinds(&heard)), (object, vec![CorruptionKind::WriteAfterFree]));
     // SAFETY: allocated above, freed once.
     unsafe { cache.free(again) };
-    // What has a constructor stays constructed.
+    // Constructed objects stay constructed.
     let built = ObjectCache::builder("built").ctor(|| 7_u64).build_in(&subsystem).unwrap();
     (0..3).for_each(|_| assert_eq!(*built.alloc().unwrap(), 7));
     assert_eq!(kinds(&heard), []);
@@ -412,7 +413,7 @@ fn all_that_is_handed_out_is_zero_where_that_is_asked_for() {
     assert_eq!(kinds(&heard), []);
 }
 
-/// In which order the objects of a slab come, and which slab is next.
+/// The order in which objects of slabs are allocated.
 fn order(harden: Harden) -> Vec<usize> {
     let (subsystem, _) = hardened(harden);
     let cache =
@@ -442,7 +443,7 @@ fn the_order_of_objects_is_drawn_follows_from_the_seed_and_leaves_none_out() {
     assert_ne!(unknown(), unknown());
 }
 
-/// Once the order followed from the page alone.
+/// Regression test: the order depended on the page alone.
 #[test]
 fn a_slab_that_is_made_anew_hands_out_its_objects_in_another_order() {
     let (subsystem, _) = hardened(Harden { random_order: true, seed: Some(7), ..Harden::OFF });
@@ -479,7 +480,7 @@ fn what_is_freed_is_used_again_late_and_counted_meanwhile() {
     assert_eq!(info.objects, info.in_magazines + info.in_depot + info.quarantined + info.free_in_slabs);
     let census = subsystem.check().unwrap();
     assert_eq!((census.quarantined, census.used), (256, 0));
-    // It goes when it is not of use, and when memory is to go.
+    // Objects in quarantine are flushed by a reap, if they are from the previous interval, and by a shrink.
     subsystem.reap();
     assert_eq!(cache.info().quarantined, 256, "of this interval");
     subsystem.reap();
@@ -489,28 +490,28 @@ fn what_is_freed_is_used_again_late_and_counted_meanwhile() {
     assert_eq!(cache.info().quarantined, 1);
     subsystem.shrink();
     assert_eq!((cache.info().quarantined, cache.info().slabs), (0, 0));
-    // And where nothing else is left.
+    // They are also used if no other object is left.
     for magazines in [Magazines::BySize, Magazines::Off] {
         let full = KmemCache::builder("full", 256).magazines(magazines).limit(Limit::Slabs(1));
         let full = full.build_in(&subsystem).unwrap();
         drop(full.alloc_blocks(Gfp::KERNEL, full.geometry().objects()).unwrap());
         assert!(full.info().quarantined > 0 && full.alloc_block(Gfp::KERNEL).is_ok());
     }
-    // A second free of what is kept is one.
+    // A second free of a quarantined object is a double free.
     let object = cache.alloc(Gfp::KERNEL).unwrap();
-    // SAFETY: the second one is the error that is tested.
+    // SAFETY: the second free is the error under test.
     unsafe {
         cache.free(object);
         cache.free(object);
     }
     assert_eq!(kinds(&heard), [CorruptionKind::DoubleFree]);
-    // SAFETY: this thread goes on as the child's would, and no other one uses the subsystem.
+    // SAFETY: this thread continues as the child's would, and no other thread uses the subsystem.
     unsafe {
         subsystem.before_fork();
         subsystem.after_fork_in_child();
     }
     assert_eq!(subsystem.check().unwrap().quarantined, 1);
-    // A cache that goes takes all along, also what is freed behind it.
+    // A dropped cache frees its quarantine, and objects that are freed later.
     let late = cache.alloc(Gfp::KERNEL).unwrap();
     drop(cache);
     assert_eq!(subsystem.info().caches.iter().filter(|cache| cache.name == "kept").count(), 1);
@@ -547,13 +548,13 @@ fn memory_of_no_bytes_is_an_address_of_its_own_that_nobody_can_touch() {
     }
     #[cfg(target_os = "linux")]
     {
-        // The kernel cannot read it either.
+        // A write from it by the kernel also fails.
         let (_read, mut write) = std::io::pipe().unwrap();
         let text = bytes(nothing[500], 1);
         let error = std::io::Write::write(&mut write, text).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(14), "{error}");
     }
-    // SAFETY: allocated above; the last free is the error that is tested.
+    // SAFETY: allocated above; the last free is the error under test.
     unsafe {
         let grown = malloc.realloc(nothing[0], 100).unwrap();
         bytes(grown, 100).fill(1);
@@ -564,12 +565,12 @@ fn memory_of_no_bytes_is_an_address_of_its_own_that_nobody_can_touch() {
     assert_eq!(kinds(&heard), [CorruptionKind::DoubleFree]);
     subsystem.shrink();
     assert_eq!(subsystem.check().unwrap().slabs, 0);
-    // Its pages are pages like others.
+    // Its pages are used like any others.
     let all = std::iter::from_fn(|| malloc.alloc(layout(32 << 10), Gfp::KERNEL).ok());
     all.for_each(|memory| bytes(memory, 32 << 10).fill(1));
 }
 
-/// What nobody can touch was once looked at for what was written there.
+/// Regression test: memory that cannot be accessed was checked for writes.
 #[test]
 #[cfg_attr(uslab_heap, ignore = "the heap protects nothing")]
 fn memory_of_no_bytes_is_not_watched() {
@@ -577,7 +578,7 @@ fn memory_of_no_bytes_is_not_watched() {
         let (subsystem, heard) = debugged(Harden { zero_size: true, ..Harden::OFF }, rules);
         let malloc = Malloc::new(&subsystem).unwrap();
         let nothing = malloc.alloc(layout(0), Gfp::ZERO).unwrap();
-        // SAFETY: allocated above; the second free is the error that is tested.
+        // SAFETY: allocated above; the second free is the error under test.
         unsafe {
             malloc.free(nothing);
             malloc.free(nothing);
@@ -586,7 +587,7 @@ fn memory_of_no_bytes_is_not_watched() {
     }
 }
 
-/// Whether the kernel can read what lies there.
+/// Returns `true` if the kernel can read the byte there.
 #[cfg(target_os = "linux")]
 fn is_readable(memory: NonNull<u8>) -> bool {
     let (_read, mut write) = std::io::pipe().unwrap();
@@ -613,10 +614,10 @@ fn nobody_can_touch_the_page_behind_the_objects_of_a_slab() {
             let last = object.address().with_addr((slab + order.bytes() - 4096).try_into().unwrap());
             assert!(!is_readable(last), "{geometry:?}");
             assert!(is_readable(object.address()));
-            // An address there is no object's, whatever the distance between two is.
+            // An address there belongs to no object, whatever the stride is.
             let behind =
                 object.address().with_addr((slab + geometry.offset(geometry.objects())).try_into().unwrap());
-            // SAFETY: the error is what is tested.
+            // SAFETY: the free is the error under test.
             unsafe { cache.free(behind) };
             assert_eq!(kinds(&heard), [CorruptionKind::Interior]);
         }
@@ -624,7 +625,7 @@ fn nobody_can_touch_the_page_behind_the_objects_of_a_slab() {
         cache.shrink();
         assert_eq!(cache.info().slabs, 0);
     }
-    // Its pages are pages like others.
+    // Its pages are used like any others.
     subsystem.check().unwrap();
     let mut blocks: Vec<_> = core::iter::from_fn(|| {
         subsystem.pages().alloc_block(uslab_buddy::Order::MAX, Gfp::KERNEL, None).ok()
@@ -634,7 +635,7 @@ fn nobody_can_touch_the_page_behind_the_objects_of_a_slab() {
     blocks.iter_mut().for_each(|block| block.bytes_mut().fill(1));
 }
 
-/// Each guard is two mappings more, of those that a process may have: a quarter of them at most, with slabs of four pages.
+/// Each guard adds two mappings to those that a process may have. Guards use at most a quarter of them, with slabs of four pages.
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
 fn slabs_behind_the_first_pages_have_no_guard() {
@@ -660,7 +661,7 @@ fn slabs_behind_the_first_pages_have_no_guard() {
     assert!(is_readable(at(slab + bytes - 4096)));
 }
 
-/// Random work of four threads under all of it: nothing is lost, nothing is shared, nothing is reported.
+/// Random work of four threads with all options: nothing is lost, nothing is shared, nothing is reported.
 #[test]
 fn a_hardened_malloc_serves_random_work_and_nothing_is_lost() {
     for seed in 1..=3 {
@@ -678,7 +679,7 @@ fn a_hardened_malloc_serves_random_work_and_nothing_is_lost() {
                             .wrapping_add(1_442_695_040_888_963_407);
                         (state >> 33) as usize % n
                     };
-                    // Whether it was resized, and may be freed without its size only.
+                    // The `bool`: it was resized, and may only be freed without a size.
                     let mut held: Vec<(NonNull<u8>, usize, u8, bool)> = vec![];
                     let whole = |(memory, size, fill, _): (NonNull<u8>, usize, u8, bool)| {
                         assert!(bytes(memory, size).iter().all(|byte| *byte == fill));
@@ -720,7 +721,7 @@ fn a_hardened_malloc_serves_random_work_and_nothing_is_lost() {
                     }
                     for object in held {
                         whole(object);
-                        // SAFETY: as above.
+                        // SAFETY: allocated above, freed once.
                         unsafe { malloc.free(object.0) };
                     }
                 });
@@ -734,7 +735,7 @@ fn a_hardened_malloc_serves_random_work_and_nothing_is_lost() {
     }
 }
 
-/// A malloc that samples one in `guard_every`.
+/// A malloc that samples one allocation in `guard_every`.
 fn guarded(guard_every: u32, check_frees: bool) -> (Subsystem, Malloc, Heard) {
     let (mut config, heard) =
         (Config { guard_every, check_frees, ..config(2, 1, 64 << 20) }, Heard::default());
@@ -775,7 +776,7 @@ fn one_in_many_allocations_is_sampled_and_serves_as_any_other() {
                 };
             }
         }
-        // Where each free is checked each allocation counts for itself.
+        // If frees are checked, each allocation is counted separately.
         assert!((100..400).contains(&sampled), "{sampled} of {rounds}, one in {every}");
         assert_eq!(heard.take(), []);
         assert_eq!(subsystem.check().unwrap().used, 0);
@@ -791,7 +792,7 @@ fn what_is_wrong_with_a_sample_is_named_at_its_free() {
         memory.into_iter().find(|memory| is_sampled(&subsystem, *memory)).expect("one in many")
     };
     let memory = sample(40);
-    // SAFETY: what is wrong is what is tested.
+    // SAFETY: the errors are what is tested.
     unsafe {
         malloc.free(memory.add(8));
         malloc.free(memory);
@@ -801,7 +802,7 @@ fn what_is_wrong_with_a_sample_is_named_at_its_free() {
     use CorruptionKind::{DoubleFree, Interior, Overflow};
     assert_eq!(kinds(&heard), [Interior, DoubleFree, DoubleFree]);
     let memory = sample(40);
-    // SAFETY: the same; in the page of the sample.
+    // SAFETY: the errors are what is tested; the accesses are in the sample's page.
     unsafe {
         if memory.addr().get().is_multiple_of(4096) {
             memory.add(40).write(1)
@@ -813,7 +814,7 @@ fn what_is_wrong_with_a_sample_is_named_at_its_free() {
     assert_eq!(kinds(&heard), [Overflow]);
 }
 
-/// Magazines serve it for ever, so nothing would ever be looked at.
+/// Magazines serve the program for ever, so otherwise no allocation would be sampled.
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
 fn a_program_that_never_misses_is_sampled_once_an_interval() {
@@ -832,17 +833,19 @@ fn a_program_that_never_misses_is_sampled_once_an_interval() {
     assert_eq!(pairs(1_000_000), 0, "it never misses");
     for interval in 0..10 {
         subsystem.end_interval();
-        // The allocation behind a sample misses, too, and may be the next one; so may the one behind that. Ten are asked for: three are few.
+        // The allocation after a sample also misses, and may be the next sample; so may the one after that. Ten pairs ask for a
+        // sample; three is few.
         assert!((1..=3).contains(&pairs(100_000)), "interval {interval}");
     }
-    // Too few for a sample.
+    // These are too few for a sample.
     subsystem.end_interval();
     assert!((1..=3).contains(&pairs(100)), "of the interval before");
     subsystem.end_interval();
     assert_eq!(pairs(100), 0);
 }
 
-/// Where restartable sequences do not serve, as on simulated CPUs, each allocation of a cache once counted as a miss: for 64.
+/// Regression test: if restartable sequences are not in use, as on simulated CPUs, each allocation of a cache counted as a miss,
+/// which stands for 64 allocations.
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
 fn a_cache_is_sampled_as_often_as_asked_for_whatever_serves_it() {
@@ -867,7 +870,7 @@ fn a_cache_is_sampled_as_often_as_asked_for_whatever_serves_it() {
 fn samples_of_a_parent_are_the_childs_too() {
     let (subsystem, malloc, heard) = guarded(1, false);
     let memory: Vec<_> = (0..100).map(|_| malloc.alloc(layout(64), Gfp::KERNEL).unwrap()).collect();
-    // SAFETY: this thread goes on as the child's would, and no other one uses the subsystem.
+    // SAFETY: this thread continues as the child's would, and no other thread uses the subsystem.
     unsafe {
         subsystem.before_fork();
         subsystem.after_fork_in_child();
@@ -878,7 +881,7 @@ fn samples_of_a_parent_are_the_childs_too() {
     assert_eq!(heard.take(), []);
 }
 
-/// A subsystem whose caches sample, one of its caches, and one that is not sampled.
+/// A subsystem whose caches sample, one of its caches, and a cache that is not sampled.
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 fn guarded_caches(guard_every: u32) -> (Subsystem, KmemCache, KmemCache, Heard) {
     let (subsystem, _, heard) = guarded(guard_every, true);
@@ -938,7 +941,7 @@ fn objects_of_caches_and_of_kmalloc_are_sampled_whatever_way_they_come_and_go() 
     assert_eq!((cache.info().used, limited.info().used), (0, 0));
 }
 
-/// Not what is to stay constructed, or readable when it is free, nor what is counted to a limit.
+/// Not sampled: objects that must stay constructed, that are readable when free, or that count towards a limit.
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
 fn objects_of_at_most_a_page_that_nothing_is_kept_of_are_sampled() {
@@ -969,7 +972,7 @@ fn objects_of_at_most_a_page_that_nothing_is_kept_of_are_sampled() {
     assert_eq!(heard.take(), []);
 }
 
-/// Does what is to end the process.
+/// Makes a mistake that must end the process.
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[inline(never)]
 fn make_a_mistake(what: &str, of_kmalloc: bool) {
@@ -986,7 +989,7 @@ fn make_a_mistake(what: &str, of_kmalloc: bool) {
         is_sampled(&subsystem, *memory) && memory.addr().get().is_multiple_of(4096) != at_end
     };
     let object = (0..10_000).map(|_| alloc()).find(is_there).expect("one in many");
-    // SAFETY: what is wrong is what is tested.
+    // SAFETY: the error is what is tested.
     unsafe {
         let free = || if of_kmalloc { subsystem.kmalloc().free(object) } else { cache.free(object) };
         match what {
@@ -1026,14 +1029,14 @@ fn what_is_wrong_with_a_sampled_object_of_a_cache_or_of_kmalloc_is_named_with_bo
             let stacks = [true, is_freed].map(usize::from);
             let told = ["\nallocated by thread ", "\nfreed by thread "].map(|who| said.matches(who).count());
             assert_eq!(told, stacks, "{what} of {of}: {said}");
-            // One of each.
+            // The function is on the stack of the mistake, and of each earlier operation.
             let functions = said.matches("make_a_mistake").count();
             assert!(functions > usize::from(is_freed), "{what} of {of}: {said}");
         }
     }
 }
 
-/// Once what is kept in reserve was neither looked at nor wiped, and a double free went there twice.
+/// Regression test: objects kept in reserve were neither checked nor wiped, and a double free put an object there twice.
 #[test]
 fn a_reserve_is_as_hardened_as_its_cache() {
     for harden in [
@@ -1047,7 +1050,7 @@ fn a_reserve_is_as_hardened_as_its_cache() {
         let others: Vec<_> = core::iter::from_fn(|| pool.cache().alloc_block(Gfp::KERNEL).ok()).collect();
         let objects = [(); 2].map(|()| pool.alloc(Gfp::KERNEL).unwrap());
         objects.iter().for_each(|object| bytes(*object, 64).fill(7));
-        // SAFETY: allocated above. The second free of one of them is the error that is tested.
+        // SAFETY: allocated above. The second free of one of them is the error under test.
         unsafe { [0, 1, 0].into_iter().for_each(|i| pool.free(objects[i])) };
         assert_eq!(kinds(&heard), [CorruptionKind::DoubleFree], "{harden:?}");
         assert_eq!(pool.reserve(), (2, 2));
@@ -1062,14 +1065,14 @@ fn a_reserve_is_as_hardened_as_its_cache() {
     }
 }
 
-/// Once the new end was written over what told of it.
+/// Regression test: marking the new end overwrote the evidence of the write.
 #[test]
 fn a_write_behind_an_object_that_grows_in_place_is_named() {
     let (subsystem, heard) = hardened(Harden { canaries: true, ..Harden::OFF });
     let malloc = Malloc::new(&subsystem).unwrap();
     for sized in [false, true] {
         let memory = malloc.alloc(layout(100), Gfp::KERNEL).unwrap();
-        // SAFETY: allocated above, freed once; the write is the error that is tested: still in the object.
+        // SAFETY: allocated above, freed once; the write is the error under test, still inside the stride.
         unsafe {
             spoil(memory.add(100));
             let moved = match sized {
@@ -1087,7 +1090,7 @@ fn a_write_behind_an_object_that_grows_in_place_is_named() {
     }
 }
 
-/// Once what was behind what had been asked for was others', and a `realloc` in place showed it.
+/// Regression test: bytes beyond the requested size were a previous owner's, and a `realloc` in place exposed them.
 #[test]
 fn large_memory_is_zero_up_to_its_end_where_what_others_left_is_not_to_be_seen() {
     for harden in

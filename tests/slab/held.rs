@@ -1,4 +1,5 @@
-//! What constructed objects hold: when it begins and ends, and what limits, accounts and reports know of it.
+//! What constructed objects hold: when it is counted and when no longer, and how limits, accounts and reports
+//! use it.
 
 use crate::common::{assert_all_given_back, config, subsystem};
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use uslab_magazine::sync::{AtomicUsize, Ordering::Relaxed};
 
 const HELD: usize = 256 << 10;
 
-/// Holds so many bytes as far as `held` says.
+/// An object that counts the bytes that it holds in `held`.
 struct Deflate {
     held: Arc<AtomicUsize>,
     bytes: usize,
@@ -27,7 +28,7 @@ impl Drop for Deflate {
     }
 }
 
-/// Once the first allocation constructed a whole slab of them, 128.
+/// Regression test: the first allocation constructed a whole slab of 128 objects.
 #[test]
 fn an_allocation_constructs_one_object() {
     let subsystem = subsystem(1);
@@ -43,7 +44,7 @@ fn an_allocation_constructs_one_object() {
         })
         .collect();
     drop(objects);
-    // Nobody said what they hold: so they stay up to a shrink.
+    // The weights are not known, so free objects stay constructed until a shrink.
     assert_eq!(held.load(Relaxed), 300 * HELD);
     let one = cache.alloc().unwrap();
     cache.shrink();
@@ -56,7 +57,8 @@ fn an_allocation_constructs_one_object() {
     assert_all_given_back(&subsystem);
 }
 
-/// Once 256 MiB stayed for good: the thread did not start, because slabs of 8 pages are not worth one.
+/// Regression test: 256 MiB were never freed: the thread did not start, because slabs of 8 pages do not
+/// justify one.
 #[test]
 fn the_reapers_thread_ends_objects_that_nobody_uses() {
     let reap_every = Some(Duration::from_millis(10));
@@ -120,7 +122,7 @@ fn limits_and_accounts_are_charged_with_what_objects_hold() {
             let mut four: Vec<_> = (0..4).map(|_| cache.alloc().unwrap()).collect();
             assert_eq!(cache.alloc().map(drop), Err(error));
             four.pop();
-            // The one that is free.
+            // Reuses the free object.
             drop(cache.alloc().unwrap());
         }
         cache.shrink();
@@ -149,13 +151,13 @@ fn who_waits_for_what_objects_hold_is_served() {
             drop(one);
             waiter.join().unwrap().unwrap();
         });
-        // What lies free is destructed, and the next one has to construct it.
+        // Free objects are destructed, and the next allocation has to construct one.
         cache.shrink();
     }
     assert_eq!(cache.info().held_bytes, 0);
 }
 
-/// A constructor that refuses, or panics, holds nothing.
+/// A constructor that fails or panics holds nothing.
 #[test]
 fn what_is_not_constructed_is_not_charged() {
     let subsystem = subsystem(1);
@@ -167,7 +169,7 @@ fn what_is_not_constructed_is_not_charged() {
     assert_all_given_back(&subsystem);
 }
 
-/// A weight that panics is forgotten, with its payload.
+/// A panic of the weight is dropped with its payload.
 #[test]
 fn a_weight_that_panics_ends_nothing_else() {
     let subsystem = subsystem(1);
@@ -180,7 +182,7 @@ fn a_weight_that_panics_ends_nothing_else() {
     assert_all_given_back(&subsystem);
 }
 
-/// The error of a typed constructor reaches who allocated, once; the next allocation tries again.
+/// The error of a typed constructor reaches the allocation's caller once; the next allocation tries again.
 #[test]
 fn a_typed_constructor_that_refuses_says_why() {
     let subsystem = subsystem(1);
@@ -208,7 +210,8 @@ fn a_typed_constructor_that_refuses_says_why() {
     assert_all_given_back(&subsystem);
 }
 
-/// Three use a cache, reap it and shrink it; what was constructed and not destructed is what there is.
+/// Three threads use a cache, reap it and shrink it. Constructions minus destructions must equal the
+/// constructed objects.
 #[test]
 fn what_is_constructed_adds_up_beside_reaps_and_destructors() {
     let subsystem = subsystem(4);
@@ -239,7 +242,7 @@ fn what_is_constructed_adds_up_beside_reaps_and_destructors() {
     assert_eq!(held.load(Relaxed), 0);
 }
 
-/// Once it was refused: the reaper had objects in hand.
+/// Regression test: the destruction was refused, because the reaper was holding objects.
 #[test]
 fn a_cache_is_destroyed_beside_who_destructs_its_free_objects() {
     struct Slow(u64, u64);

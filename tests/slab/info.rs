@@ -1,4 +1,4 @@
-//! The numbers: they add up, they are those of what was done, and all views show the same.
+//! The statistics: they add up, they count what was done, and all views show the same.
 
 use crate::common::{assert_all_given_back, config, subsystem};
 use std::sync::mpsc;
@@ -11,7 +11,8 @@ fn node(subsystem: &Subsystem, object: core::ptr::NonNull<u8>) -> u32 {
     pages.node_of(pages.pfn_of(object.as_ptr()).unwrap())
 }
 
-/// Four CPUs on two nodes allocate, free, and hand a third of their objects to the next one, while another thread looks.
+/// Four CPUs on two nodes allocate, free, and pass a third of their objects to the next CPU, while another thread reads the
+/// statistics.
 #[test]
 fn after_a_load_the_four_places_add_up_and_the_counts_are_those_of_the_threads() {
     for magazines in [Magazines::BySize, Magazines::Off] {
@@ -63,7 +64,7 @@ fn after_a_load_the_four_places_add_up_and_the_counts_are_those_of_the_threads()
                 .collect();
             drop(senders);
             while done.get() < 4 {
-                // Of now, each number for itself.
+                // A snapshot during the load: each number is exact by itself only.
                 let info = subsystem.info();
                 assert!(info.slabinfo_all().get("o").is_some() && serde_json::to_string(&info).is_ok());
             }
@@ -106,13 +107,13 @@ fn magazines_serve_what_goes_back_and_forth_and_slabs_what_does_not() {
     assert!(filled.fills - warm.fills >= (40 - warm.in_magazines) / 4, "{filled:?}");
     held.clear();
     let full = cache.info();
-    // Four magazines are kept: two of the CPU's, two in the depot. The others went to the slabs.
+    // Four magazines are kept: two on the CPU's stack, two in the depot. The others were flushed to the slabs.
     assert_eq!((full.in_magazines, full.in_depot), (8, 8));
     assert_eq!(full.flushes - filled.flushes, (40 + filled.in_magazines + filled.in_depot - 16) / 4);
     assert_eq!(full.paths.operations(), full.allocs + full.frees);
 }
 
-/// A profile closes the inlined paths, behind which the stacks are.
+/// A profile closes the inlined paths. The slower paths still use the stacks.
 #[test]
 fn magazines_serve_while_a_profile_runs() {
     let subsystem = subsystem(1);
@@ -146,7 +147,7 @@ fn pages_are_counted_by_the_order_that_each_slab_has() {
     assert_eq!(cache.info().pages, 0);
 }
 
-/// One snapshot and its views: the kernel's table, as text and as JSON, and all numbers as JSON.
+/// A snapshot and its views: the kernel's table as text and as JSON, and all statistics as JSON.
 #[test]
 fn every_view_shows_the_same_snapshot() {
     let subsystem = subsystem(2);
@@ -197,7 +198,7 @@ fn objects_come_from_the_node_asked_for_and_elsewhere_only_if_it_is_full_and_tha
     assert_eq!((held.len(), full.failures, full.other_node_allocs), (2048 + 4, 1, 0));
     let error = cache.alloc_node(Gfp::THIS_NODE, 0).unwrap_err();
     assert_eq!(error.to_string(), "no pages for another slab: no block of order 0 on node 0: out of pages");
-    // A preference: from either CPU, asked for or of the CPU itself.
+    // A node is a preference, whether it is requested or is the CPU's own.
     for cpu in 0..2 {
         on_cpu(cpu);
         let object = cache.alloc_node(Gfp::KERNEL, 0).unwrap();
@@ -207,14 +208,14 @@ fn objects_come_from_the_node_asked_for_and_elsewhere_only_if_it_is_full_and_tha
     on_cpu(0);
     held.push(cache.alloc(Gfp::KERNEL).unwrap());
     assert_eq!(cache.info().other_node_allocs, 3);
-    // Once alloc heeded this flag only where it named a node.
+    // Regression test: `alloc` respected this flag only if a node was named.
     assert!(matches!(cache.alloc(Gfp::THIS_NODE), Err(AllocError::Memory(_))));
     let mut two = [None; 2];
     assert!(cache.alloc_bulk(Gfp::THIS_NODE, &mut two).is_err() && two == [None; 2]);
     cache.alloc_bulk(Gfp::KERNEL, &mut two).unwrap();
     held.extend(two.into_iter().flatten());
     assert_eq!(cache.info().other_node_allocs, 5);
-    // What is freed goes to its own node, whoever frees it.
+    // A freed object returns to its own node, on whatever CPU it is freed.
     on_cpu(1);
     // SAFETY: allocated above from this cache, each freed once.
     unsafe { cache.free_bulk(held) };
@@ -223,7 +224,7 @@ fn objects_come_from_the_node_asked_for_and_elsewhere_only_if_it_is_full_and_tha
     assert_all_given_back(&subsystem);
 }
 
-/// Three slabs of eight objects, step by step: full, partial, empty, and what the CPU's magazine keeps.
+/// Three slabs of eight objects, step by step: full, partial, empty, and the objects in the CPU's magazine.
 #[test]
 fn three_slabs_go_from_full_to_partial_to_empty_and_back() {
     let subsystem = subsystem(1);
@@ -246,12 +247,12 @@ fn three_slabs_go_from_full_to_partial_to_empty_and_back() {
         rows
     };
     assert_eq!(walk(Magazines::Off), [[3, 0, 0, 0], [2, 1, 0, 0], [2, 0, 1, 0], [2, 1, 0, 0]]);
-    // What a magazine holds is out, as far as its slab knows: the slabs see none of it.
+    // Objects in a magazine count as in use for their slab, so slabs see none of these steps.
     let two = Magazines::Sized { capacity: 8, stock: 0, depot_limit: 2 };
     assert_eq!(walk(two), [[3, 0, 0, 0], [3, 0, 0, 1], [3, 0, 0, 8], [3, 0, 0, 7]]);
 }
 
-/// Thirty enemies and then two hundred bullets, wave after wave: from the second on no slab is asked.
+/// Thirty enemies and then two hundred bullets, wave after wave: from the second wave on, no slab is accessed.
 #[test]
 fn waves_of_enemies_and_bullets_come_from_magazines() {
     let subsystem = subsystem(1);
@@ -272,7 +273,7 @@ fn waves_of_enemies_and_bullets_come_from_magazines() {
     assert!(info.paths.share(Path::Cpu) > Some(0.95), "{info:?}");
 }
 
-/// The class of each operation that changes `paths`, in order.
+/// The path of each operation that changes `paths`, in order.
 fn classes<T>(paths: impl Fn() -> Paths, operations: impl IntoIterator<Item = T>) -> Vec<Path> {
     let mut before = paths();
     let seen = operations.into_iter().map(|done| {
@@ -286,7 +287,7 @@ fn classes<T>(paths: impl Fn() -> Paths, operations: impl IntoIterator<Item = T>
     seen.collect()
 }
 
-/// One CPU, magazines of four, slabs of eight objects: by hand, what each operation does at the dearest.
+/// One CPU, magazines of four, slabs of eight objects: the expected level of each operation, worked out by hand.
 #[test]
 fn each_operation_is_of_the_class_of_the_dearest_thing_it_did() {
     use Path::{Commit, Cpu, Pages, Slab};
@@ -298,19 +299,18 @@ fn each_operation_is_of_the_class_of_the_dearest_thing_it_did() {
     let mut held = vec![];
     let mut alloc =
         |n: usize| classes(paths, (0..n).map(|_| held.push(cache.alloc_block(Gfp::KERNEL).unwrap())));
-    // The first memory of all; the rest of the first slab; another slab, of the pages that the first one left.
+    // The first memory; the rest of the first slab; a second slab, from the pages that the first one left.
     let filled = [Commit, Cpu, Cpu, Cpu, Slab, Cpu, Cpu, Cpu, Pages, Cpu, Cpu, Cpu, Slab, Cpu, Cpu, Cpu];
     assert_eq!(alloc(16), filled);
-    // The CPU's stack has room for two magazines; for the ninth object one of them goes to the depot, which keeps one and
-    // commits its first memory for it; for the thirteenth another one goes to its slab.
+    // The CPU's stack has room for two magazines. For the ninth object a magazine goes to the depot, which keeps one and commits
+    // its first memory for it; for the thirteenth, another magazine goes to its slab.
     let freed = classes(paths, held.drain(..));
     let emptied = [Cpu, Cpu, Cpu, Cpu, Cpu, Cpu, Cpu, Cpu, Commit, Cpu, Cpu, Cpu, Slab, Cpu, Cpu, Cpu];
     assert_eq!(freed, emptied);
     let info = cache.info();
     assert_eq!((info.allocs, info.frees, info.paths.operations()), (16, 16, 32));
     assert_eq!(info.paths, Paths { cpu: 26, depot: 0, slab: 3, pages: 1, commit: 2 });
-    // Objects that are set aside are operations when they leave the cache and when they come back; between, they are their
-    // owner's alone.
+    // Prefilled objects count as operations when they leave the cache and when they return; in between they are their owner's.
     let mut mine = cache.prefill(Gfp::KERNEL, 8).unwrap();
     let ahead = paths();
     assert_eq!(ahead, Paths { cpu: info.paths.cpu + 8, ..info.paths }, "what lay on the CPU's stack");
@@ -322,7 +322,7 @@ fn each_operation_is_of_the_class_of_the_dearest_thing_it_did() {
     cache.reap();
     cache.shrink();
     assert_eq!(paths().operations(), info.paths.operations() + 16);
-    // What ten objects in one call took from the slabs, each took from the slabs.
+    // Each of ten objects of one bulk call counts as taken from the slabs.
     let before = paths();
     drop(cache.alloc_blocks(Gfp::KERNEL, 10).unwrap());
     let after = paths();
@@ -331,8 +331,8 @@ fn each_operation_is_of_the_class_of_the_dearest_thing_it_did() {
     assert_all_given_back(&subsystem);
 }
 
-/// Without magazines there is no class below `slab`, and the free that empties a slab beyond those that are kept
-/// gives pages back. The first of these go on the CPU's stack of pages, which is committed for them.
+/// Without magazines no operation counts below `slab`, and a free that empties a slab beyond those that are kept frees its pages.
+/// The first of these go on the CPU's stack of pages, which is committed for them.
 #[test]
 fn without_magazines_each_operation_locks_its_node() {
     use Path::{Commit, Pages, Slab};
@@ -353,8 +353,8 @@ fn without_magazines_each_operation_locks_its_node() {
     }
 }
 
-/// Blocks of pages are operations on pages: what the CPU keeps of them is the CPU's own. Larger ones are the zone's, and
-/// mappings the system's.
+/// Allocations of page blocks are operations on pages: blocks from the CPU's stack count as `cpu`, larger ones as the zone's, and
+/// mappings as the system's.
 #[test]
 fn memory_beyond_caches_is_counted_by_path_too() {
     use Path::{Commit, Cpu, Pages};
@@ -367,7 +367,7 @@ fn memory_beyond_caches_is_counted_by_path_too() {
         rows.extend(classes(large, [()].map(|()| bytes).into_iter().map(|bytes| held.push(alloc(bytes)))));
         rows.extend(classes(large, held.drain(..)));
     }
-    // The first block is handed out past the CPU's stack, which is committed when the block comes back.
+    // The first block bypasses the CPU's stack, which is committed when the block is freed.
     assert_eq!(rows, [Commit, Commit, Cpu, Cpu, Pages, Pages]);
     let before = subsystem.info();
     let cache = KmemCache::builder("o", 64).build_in(&subsystem).unwrap();
@@ -377,7 +377,7 @@ fn memory_beyond_caches_is_counted_by_path_too() {
     assert_eq!(info.paths().operations(), info.caches.iter().map(|c| c.allocs + c.frees).sum::<u64>() + 6);
 }
 
-/// Once the 52 caches of kmalloc filled tables and Prometheus with 1,234 series of nothing.
+/// Regression test: the 52 caches of kmalloc filled tables and Prometheus with 1,234 series of zeros.
 #[test]
 fn caches_that_never_had_a_slab_are_shown_only_to_who_asks() {
     let subsystem = subsystem(2);
@@ -393,18 +393,18 @@ fn caches_that_never_had_a_slab_are_shown_only_to_who_asks() {
     let series = |text: String| text.lines().filter(|line| line.starts_with("uslab_cache_objects{")).count();
     assert_eq!(series(info.prometheus().to_string()), 2 * 5);
     assert_eq!(series(info.prometheus().all().to_string()), 54 * 5);
-    // With statistics: the same table, and who served what.
+    // With statistics: the same table, and the operations by path.
     let text = info.statistics().to_string();
     assert_eq!(text.parse().as_ref(), Ok(&info.slabinfo()));
     let row = text.lines().find(|line| line.starts_with("inode")).unwrap();
-    // The first free commits the CPU's part of the region that the stacks of both lie in.
+    // The first free commits the CPU's part of the region that has the stacks of both.
     assert!(row.ends_with(" : paths      0      0      0      0      2"), "{row}");
     let end =
         "# 4 allocations and frees: cpu 25.00 %, depot 0.00 %, slab 0.00 %, pages 25.00 %, commit 50.00 %\n";
     assert!(text.ends_with(end), "{text}");
 }
 
-/// Once its row was taken for a comment.
+/// Regression test: its row was taken for a comment.
 #[test]
 fn a_cache_whose_name_begins_like_a_comment_is_read_back() {
     let subsystem = subsystem(1);
@@ -416,7 +416,7 @@ fn a_cache_whose_name_begins_like_a_comment_is_read_back() {
     assert_eq!(table.to_string().parse::<SlabInfo>(), Ok(table));
 }
 
-/// Once one that found no memory counted, too.
+/// Regression test: a slab that got no memory also counted.
 #[test]
 fn the_most_slabs_at_a_time_are_those_that_there_were() {
     let subsystem = Subsystem::new(config(1, 1, 4 << 20)).unwrap();

@@ -8,7 +8,7 @@ use uslab::{AllocError, Block, Gfp, KmallocKind, KmemCache, Magazines, SizeClass
 use uslab_buddy::{Order, PageConfig, ZoneKind};
 use uslab_magazine::{Cpus, on_cpu};
 
-/// A free of what lies there was once a panic.
+/// Regression test: a free of such memory panicked.
 #[test]
 fn memory_of_a_node_without_cpus_comes_and_goes() {
     let mut config = config(2, 2, 0);
@@ -64,7 +64,7 @@ fn size_zero_is_a_value() {
     let kmalloc = subsystem.kmalloc();
     let nothing = kmalloc.alloc(0, Gfp::KERNEL).unwrap();
     assert_eq!(nothing, ZERO_SIZE);
-    // SAFETY: what size 0 gets may be freed.
+    // SAFETY: a block of size 0 may be freed.
     unsafe {
         assert_eq!(kmalloc.usable_size(nothing), 0);
         kmalloc.free(nothing);
@@ -166,7 +166,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..40)
 }
 
-/// Where live memory lies, by its first address: nothing may overlap.
+/// Checks that live blocks, sorted by their first addresses, do not overlap.
 fn assert_apart(live: &[(Block<'_>, u8)]) {
     let ranges: BTreeMap<_, _> =
         live.iter().map(|(block, _)| (block.address().addr().get(), block.layout().size())).collect();
@@ -176,13 +176,13 @@ fn assert_apart(live: &[(Block<'_>, u8)]) {
 }
 
 std::thread_local! {
-    // One for all cases: making 52 caches for each would be most of the work.
+    // One subsystem for all cases: creating 52 caches for each would be most of the work.
     static SUBSYSTEM: &'static Subsystem =
         Box::leak(Box::new(Subsystem::new(config(3, 1, 64 << 20)).unwrap()));
 }
 
 proptest! {
-    /// kmalloc against a shadow: content is kept, nothing overlaps, alignment is as promised.
+    /// Compares kmalloc with a shadow: contents are kept, nothing overlaps, and alignments are as requested.
     #[test]
     fn kmalloc_against_a_shadow(steps in steps()) {
         let subsystem = SUBSYSTEM.with(|subsystem| *subsystem);

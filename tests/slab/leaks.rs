@@ -1,4 +1,5 @@
-//! What reaches an object: memory of the program, large blocks, pages, and objects of caches that are not checked.
+//! Memory whose pointers make an object reachable: the program's memory, large blocks, pages, and objects of caches that are not
+//! checked.
 
 use crate::common::{config, subsystem};
 use crate::process::is_alone;
@@ -10,15 +11,15 @@ use uslab_magazine::sync::{AtomicUsize, Ordering::Relaxed};
 
 const OBJECTS: usize = 64;
 
-/// Words that are not zero from the start: they lie in the program's first writable memory.
+/// Static words, initialised to a value other than zero, so that they are in the program's writable data.
 static WORDS: [AtomicUsize; OBJECTS] = [const { AtomicUsize::new(1) }; OBJECTS];
 
-/// Addresses with their bits turned over, which lead to nothing.
+/// Inverted addresses of objects: no pointer leads to the objects.
 #[inline(never)]
 fn hidden(cache: &KmemCache) -> Vec<usize> {
     (0..OBJECTS).map(|_| !cache.alloc(Gfp::KERNEL).unwrap().addr().get()).collect()
 }
-/// What lay on the stack does so no more.
+/// Overwrites the stack below, where old addresses may be left.
 #[inline(never)]
 fn clear_stack() {
     std::hint::black_box(&mut [0_u8; 1 << 16]).fill(0);
@@ -28,7 +29,7 @@ fn unreachable(subsystem: &Subsystem) -> u64 {
     subsystem.leaks().0.iter().map(|holder| holder.unreachable).sum()
 }
 
-/// Some stay reachable when nothing leads to them: words of magazines that are not in use any more look like it.
+/// Some objects stay reachable although no pointer is left, because unused words of magazines still hold their addresses.
 #[test]
 #[cfg_attr(uslab_heap, ignore = "the heap has no such words")]
 fn objects_are_reached_from_the_program_s_own_memory_and_from_large_blocks() {
@@ -39,9 +40,9 @@ fn objects_are_reached_from_the_program_s_own_memory_and_from_large_blocks() {
     let cache = KmemCache::builder("node", 200).check_frees(true).build_in(&subsystem).unwrap();
     let malloc = Malloc::new(&subsystem).unwrap();
     let objects = hidden(&cache);
-    // Each second one leads to the next, which reaches that only if something leads to it.
+    // Each first object of a pair points to the second, which is reachable only if the first is.
     for pair in objects.chunks(2) {
-        // SAFETY: the test's object, and large enough.
+        // SAFETY: this test owns the object, which is large enough.
         unsafe { (!pair[0] as *mut usize).write(!pair[1]) };
     }
     let many = OBJECTS as u64 * 5 / 8;
@@ -51,10 +52,10 @@ fn objects_are_reached_from_the_program_s_own_memory_and_from_large_blocks() {
     assert_eq!(unreachable(&subsystem), 0);
     WORDS.iter().for_each(|word| word.store(1, Relaxed));
     assert!(unreachable(&subsystem) >= many);
-    // Behind the classes: a block of pages, which is no object.
+    // Larger than all classes: a block of pages, which is not an object.
     let block = malloc.alloc(Layout::array::<u8>(256 << 10).unwrap(), Gfp::ZERO).unwrap();
     let words = block.cast::<usize>();
-    // SAFETY: the block is large enough, and the test's.
+    // SAFETY: this test owns the block, which is large enough.
     let put = |of: fn(usize) -> usize| unsafe {
         objects.iter().enumerate().for_each(|(at, hidden)| words.add(at).write(of(*hidden)));
     };
@@ -62,12 +63,12 @@ fn objects_are_reached_from_the_program_s_own_memory_and_from_large_blocks() {
     assert_eq!(unreachable(&subsystem), 0);
     put(|_| 0);
     assert!(unreachable(&subsystem) >= many);
-    // Pages, and objects of a cache of which nobody knows which are in use.
+    // Pages, and objects of a cache whose objects in use are not known.
     let pages = subsystem.pages().alloc_block(Order::ZERO, Gfp::ZERO, None).unwrap();
     let other = KmemCache::builder("other", OBJECTS * size_of::<usize>()).build_in(&subsystem).unwrap();
     let table = other.alloc_block(Gfp::ZERO).unwrap();
     for words in [subsystem.pages().address(pages.pfn()), table.address()] {
-        // SAFETY: the block is large enough, and the test's.
+        // SAFETY: this test owns the block, which is large enough.
         let put = |of: fn(usize) -> usize| unsafe {
             let words = words.cast::<usize>();
             objects.iter().enumerate().for_each(|(at, hidden)| words.add(at).write(of(*hidden)));
@@ -93,7 +94,7 @@ fn blocks_of_pages_are_looked_at_up_to_the_end_of_the_last_one() {
     let subsystem = Subsystem::new(config(1, 1, 8 << 20)).unwrap();
     let cache = KmemCache::builder("node", 200).check_frees(true).build_in(&subsystem).unwrap();
     let objects = hidden(&cache);
-    // All that there are.
+    // Takes all blocks that there are.
     let mut blocks = vec![];
     for order in (0..=Order::MAX.get()).rev().filter_map(Order::new) {
         let block = || subsystem.pages().alloc_block(order, Gfp::ZERO, None).ok();
@@ -134,7 +135,7 @@ fn memory_that_is_shared_or_only_read_reaches_nothing() {
         let memory = unsafe { libc::mmap(none, bytes, both, kind | MAP_ANONYMOUS, -1, 0) };
         assert_ne!(memory, libc::MAP_FAILED);
         let words = memory.cast::<usize>();
-        // SAFETY: the memory is large enough, and the test's.
+        // SAFETY: this test owns the memory, which is large enough.
         unsafe {
             objects.iter().enumerate().for_each(|(at, hidden)| words.add(at).write(!hidden));
             assert_eq!(libc::mprotect(memory, bytes, protection), 0);
@@ -166,7 +167,7 @@ fn who_holds_what_nobody_reaches_comes_first_and_then_who_holds_most_bytes() {
     std::hint::black_box((held, objects));
 }
 
-/// Once those bytes were not looked into.
+/// Regression test: the bytes after the requested size were not searched.
 #[test]
 #[cfg_attr(uslab_heap, ignore = "the heap has no such words")]
 fn what_lies_behind_the_bytes_that_were_asked_for_reaches_an_object() {
@@ -182,7 +183,7 @@ fn what_lies_behind_the_bytes_that_were_asked_for_reaches_an_object() {
     for (word, hidden) in WORDS.iter().zip(&objects) {
         let layout = |size| Layout::from_size_align(size, 8).unwrap();
         let array = malloc.alloc(layout(72), Gfp::ZERO).unwrap();
-        // SAFETY: allocated above with this layout; it has ten words then.
+        // SAFETY: allocated above with this layout; afterwards it has ten words.
         let array = unsafe {
             let array = malloc.realloc_sized(array, layout(72), 80, Gfp::KERNEL).unwrap();
             array.cast::<usize>().add(9).write(!hidden);
@@ -194,7 +195,7 @@ fn what_lies_behind_the_bytes_that_were_asked_for_reaches_an_object() {
     WORDS.iter().for_each(|word| word.store(1, Relaxed));
 }
 
-/// Once its list of samples led to each of them.
+/// Regression test: the profile's list of samples made each object reachable.
 #[test]
 #[cfg_attr(uslab_heap, ignore = "the heap has no such words")]
 fn what_a_profile_knows_of_an_object_does_not_reach_it() {
@@ -211,7 +212,7 @@ fn what_a_profile_knows_of_an_object_does_not_reach_it() {
     std::hint::black_box(objects);
 }
 
-/// Once all objects counted as lost where a sandbox keeps a process from reading memory through the kernel.
+/// Regression test: all objects were reported as leaks if a sandbox keeps the process from reading its memory through the kernel.
 #[cfg(target_os = "linux")]
 #[test]
 fn what_cannot_be_read_is_no_leak() {
@@ -232,7 +233,7 @@ fn what_cannot_be_read_is_no_leak() {
         step(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
     ];
     let filter = libc::sock_fprog { len: steps.len() as u16, filter: steps.as_mut_ptr() };
-    // SAFETY: the filter is alive; the test is alone in its process.
+    // SAFETY: the filter is alive; this test is alone in its process.
     let refused = unsafe {
         libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
         libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const filter)

@@ -1,7 +1,7 @@
-//! What threads see of caches, pools with a reserve, handles and hives can be explained by one order of their operations.
+//! The operations of threads on caches, pools with a reserve, handles and hives are linearizable.
 //!
-//! Real threads run, each call and its result are noted, and the history is checked. Each kind has a wrapper that is wrong on
-//! purpose: its history must be refused. Handle tables and hives are for one owner, so theirs are under a lock.
+//! Real threads run, each call is recorded with its result, and the history is checked. Each kind has a wrapper that is wrong on
+//! purpose, whose history must be rejected. Handle tables and hives are for one owner, so here they are under a lock.
 
 use crate::linearizable::{Call, Object, Owned, Recorder, Spec, check, check_each};
 use std::collections::BTreeSet;
@@ -12,13 +12,13 @@ use uslab::{Config, Gfp, Hive, KmemCache, Limit, Mempool, ObjectCache, Subsystem
 use uslab_magazine::sync::Mutex;
 
 const THREADS: u64 = 4;
-/// Rounds of a test, and operations of each thread in one.
+/// Rounds of a test, and each thread's operations in a round.
 const ROUNDS: u64 = 20;
 const CALLS: u64 = 100;
-/// A wrapper that is wrong is caught in so many rounds, each of which may be lucky.
+/// The most rounds in which a wrong wrapper must be caught; it may be lucky in each round.
 const TRIES: u64 = 2000;
 
-/// Runs `body` on each thread, with a number that differs in every round, and returns what they did.
+/// Runs `body` on each thread, with a number that differs in every round, and returns the recorded calls.
 fn record<O: Send>(round: u64, body: impl Fn(&Recorder<O>, &mut Dice) + Sync) -> Vec<Call<O>> {
     let recorder = Recorder::new();
     std::thread::scope(|scope| {
@@ -41,7 +41,7 @@ impl Dice {
     }
 }
 
-/// The history of some round is refused.
+/// Returns `true` if the history of some round is rejected.
 fn is_caught(refused: impl FnMut(u64) -> bool) -> bool {
     (0..TRIES).any(refused)
 }
@@ -51,7 +51,7 @@ fn explained<K: Debug>(round: u64, outcome: Result<(), K>) {
 
 // ---- objects of a cache ----
 
-/// Allocates and frees; objects travel between threads.
+/// Allocates and frees; objects are passed between threads.
 fn exchange(round: u64, alloc: impl Fn() -> usize + Sync, free: impl Fn(usize) + Sync) -> Vec<Call<Owned>> {
     let shared = Mutex::new(vec![]);
     record(round, |recorder, dice| {
@@ -80,7 +80,7 @@ fn no_object_has_two_owners() {
         let alloc = || cache.alloc(Gfp::KERNEL).unwrap().expose_provenance().get();
         let free = |object: usize| {
             let object = std::ptr::NonNull::new(std::ptr::with_exposed_provenance_mut(object)).unwrap();
-            // SAFETY: allocated from this cache; who took it from the list frees it once.
+            // SAFETY: allocated from this cache; the thread that takes it from the list frees it once.
             unsafe { cache.free(object) };
         };
         let history = exchange(round, alloc, free);
@@ -106,7 +106,7 @@ fn a_pool_that_looks_and_takes_in_two_lock_holds_is_caught() {
 
 // ---- a reserve ----
 
-/// A pool that keeps objects back.
+/// The specification of a pool with a reserve.
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct Reserved {
     least: usize,
@@ -114,7 +114,7 @@ struct Reserved {
 }
 #[derive(Clone, Copy, Debug)]
 enum Taken {
-    /// `None`: refused.
+    /// `None` if the allocation was refused.
     Alloc(Option<usize>),
     Free(usize),
 }
@@ -122,7 +122,7 @@ impl Spec for Reserved {
     type Op = Taken;
     fn allows(&mut self, op: &Taken) -> bool {
         match op {
-            // As long as fewer are out than it was made for, the next one succeeds.
+            // An allocation must succeed while fewer objects are in use than the reserve has.
             Taken::Alloc(None) => self.out.len() >= self.least,
             Taken::Alloc(Some(object)) => self.out.insert(*object),
             Taken::Free(object) => self.out.remove(object),
@@ -157,13 +157,13 @@ fn a_pool_refuses_only_while_its_reserve_is_out() {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("linear", 512).limit(Limit::Slabs(1)).build_in(&subsystem).unwrap();
         let pool = Mempool::new(cache, 3).unwrap();
-        // Of the cache's own objects one is left.
+        // One of the cache's own objects is left.
         let mut others: Vec<_> = std::iter::from_fn(|| pool.cache().alloc_block(Gfp::KERNEL).ok()).collect();
         drop(others.pop());
         let alloc = || pool.alloc(Gfp::KERNEL).ok().map(|object| object.expose_provenance().get());
         let free = |object: usize| {
             let object = std::ptr::NonNull::new(std::ptr::with_exposed_provenance_mut(object)).unwrap();
-            // SAFETY: allocated from this pool; its thread frees it once.
+            // SAFETY: allocated from this pool; one thread frees it once.
             unsafe { pool.free(object) };
         };
         let history = take_turns(round, alloc, free);
@@ -178,7 +178,7 @@ fn a_pool_refuses_only_while_its_reserve_is_out() {
 fn a_reserve_that_is_filled_later_is_caught() {
     let wrong = |round| {
         let (objects, later) = (Mutex::new((0..3).collect::<Vec<usize>>()), Mutex::new(vec![]));
-        // What is freed comes back at the second free.
+        // The wrong wrapper frees an object only at the next free.
         let free = |object| {
             let before = std::mem::replace(&mut *later.lock(), vec![object]);
             objects.lock().extend(before);
@@ -191,7 +191,7 @@ fn a_reserve_that_is_filled_later_is_caught() {
 
 // ---- handles ----
 
-/// One handle.
+/// The states of one handle.
 #[derive(Clone, PartialEq, Eq, Hash)]
 enum Life {
     NotYet,
@@ -201,7 +201,7 @@ enum Life {
 #[derive(Clone, Copy, Debug)]
 enum Named {
     Insert(u64),
-    /// Whether it named something.
+    /// The lookup, and `true` if it found a value.
     Get(u64, bool),
     Remove(u64, bool),
 }
@@ -226,7 +226,7 @@ fn handle(op: &Named) -> u64 {
         Named::Insert(handle) | Named::Get(handle, _) | Named::Remove(handle, _) => *handle,
     }
 }
-/// Threads name what others insert, stale handles among it.
+/// Threads look up handles that others inserted, including stale ones.
 fn name_each_other(
     round: u64,
     insert: impl Fn() -> Handle + Sync,
@@ -242,7 +242,7 @@ fn name_each_other(
                 known.lock().push(handle);
                 continue;
             }
-            // The newest ones: those that others name, too.
+            // One of the newest handles, which other threads also use.
             let at = n - 1 - dice.below(n.min(4));
             let handle = known.lock()[at as usize];
             if what < 3 {
@@ -289,7 +289,7 @@ fn a_table_under_a_lock_is_linearizable_and_one_that_looks_first_is_caught() {
 
 // ---- a hive ----
 
-/// A value: the last one that was written to its place.
+/// The specification of one place: the value that was last written there, if any.
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct Place(Option<u64>);
 #[derive(Clone, Copy, Debug)]
@@ -314,7 +314,7 @@ fn place(op: &Kept) -> usize {
     }
 }
 
-/// Places are addresses: a value is where it was inserted, and nothing else comes there until it is removed.
+/// Places are addresses: a value stays where it was inserted, and no other value is put there until it is removed.
 #[test]
 fn a_value_of_a_hive_stays_until_it_is_removed_and_one_that_is_reported_late_is_caught() {
     let run = |round, late: bool| {
@@ -340,7 +340,7 @@ fn a_value_of_a_hive_stays_until_it_is_removed_and_one_that_is_reported_late_is_
                     recorder.call(|| *hive.lock().get(&key), |value| Kept::Get(at, *value));
                     keys.lock().push((at, key));
                 } else if late {
-                    // Removed before the call that says so begins.
+                    // The wrong wrapper removes the value before the recorded call begins.
                     let value = hive.lock().remove(key);
                     std::thread::yield_now();
                     recorder.call(|| value, |value| Kept::Remove(at, *value));

@@ -1,5 +1,5 @@
-//! The subsystem of caches as its users see it. What is of a whole process, its memory or its limits, is looked at in a process of
-//! its own (`kit/process.rs`).
+//! Tests the subsystem of caches through its public interface. Tests of a whole process, its memory or its limits, run in a
+//! separate process (`kit/process.rs`).
 #![cfg(not(any(loom, shuttle)))]
 
 mod common;

@@ -1,4 +1,5 @@
-//! Malloc beyond its size classes: reallocation in place and elsewhere, and memory above the largest block.
+//! Malloc beyond its size classes: reallocation in place and by copying, and memory larger than the largest
+//! block.
 
 use crate::common::{assert_all_given_back, config, subsystem};
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
@@ -16,13 +17,13 @@ fn layout(size: usize, align: usize) -> Layout {
     Layout::from_size_align(size, align).unwrap()
 }
 
-/// The first bytes of some memory that the caller holds.
+/// The first bytes of memory that the caller owns.
 fn bytes(memory: NonNull<u8>, n: usize) -> &'static mut [u8] {
-    // SAFETY: each test passes what it has allocated and does not use otherwise meanwhile.
+    // SAFETY: each test passes memory that it has allocated and does not use in another way at the same time.
     unsafe { core::slice::from_raw_parts_mut(memory.as_ptr(), n) }
 }
 
-/// Reallocates from size to size, and says where the memory stays.
+/// Reallocates through these sizes. Returns for each step `true` if the memory stayed in place.
 fn walk(sizes: &[usize], sized: bool) -> Vec<bool> {
     let subsystem = subsystem(1);
     let malloc = Malloc::new(&subsystem).unwrap();
@@ -32,7 +33,7 @@ fn walk(sizes: &[usize], sized: bool) -> Vec<bool> {
     for (i, &next) in sizes.iter().enumerate() {
         let kept = size.min(next);
         bytes(memory, kept).fill(i as u8);
-        // SAFETY: allocated with this layout; without it, it is never freed by it.
+        // SAFETY: allocated with this layout; if it was resized without a layout, it is freed without one.
         let moved = unsafe {
             match sized {
                 true => malloc.realloc_sized(memory, layout(size, 16), next, Gfp::KERNEL),
@@ -42,11 +43,12 @@ fn walk(sizes: &[usize], sized: bool) -> Vec<bool> {
         .unwrap();
         stayed.push(moved == memory);
         assert!(bytes(moved, kept).iter().all(|byte| *byte == i as u8), "{size} to {next}");
-        // SAFETY: as above.
+        // SAFETY: `moved` is allocated and in use.
         assert!(unsafe { malloc.usable_size(moved) } >= next);
         (memory, size) = (moved, next);
     }
-    // SAFETY: as above. `check_frees` says if the layout leads elsewhere.
+    // SAFETY: allocated above, freed once; the layout is the last one. `check_frees` would report a layout of
+    // another class.
     unsafe { if sized { malloc.free_sized(memory, layout(size, 16)) } else { malloc.free(memory) } }
     assert_all_given_back(&subsystem);
     stayed
@@ -59,7 +61,7 @@ fn memory_stays_where_it_fits_and_moves_where_it_would_waste_half() {
     assert_eq!(walk(&sizes, false)[..11], stays);
 }
 
-/// Once memory that shrank in place was freed by its new layout to the cache of a smaller class.
+/// Regression test: memory that shrank in place was freed by its new layout to the cache of a smaller class.
 #[test]
 fn memory_that_is_freed_by_its_layout_stays_in_its_class() {
     let sizes = [112, 97, 96, 96, 32_768, 32_769, 64 << 10, 40 << 10, 32 << 10, 4 * MIB + 1];
@@ -71,7 +73,7 @@ fn memory_that_is_freed_by_its_layout_stays_in_its_class() {
 fn nothing_is_reallocated_to_something_and_back() {
     let subsystem = subsystem(1);
     let malloc = Malloc::new(&subsystem).unwrap();
-    // SAFETY: each is what the one before returned, and freed by its last layout.
+    // SAFETY: each block is the one that the last call returned, and is freed with its last layout.
     unsafe {
         let memory = malloc.realloc_sized(ZERO_SIZE, layout(0, 16), 10, Gfp::KERNEL).unwrap();
         assert_eq!(malloc.realloc_sized(memory, layout(10, 16), 0, Gfp::KERNEL), Ok(ZERO_SIZE));
@@ -130,7 +132,7 @@ fn huge_memory_grows_by_moving_pages_and_keeps_its_alignment() {
             size = next;
             subsystem.check().unwrap();
         }
-        // SAFETY: as above.
+        // SAFETY: allocated with this layout, freed once.
         unsafe { malloc.free_sized(memory, layout(size, align)) };
     }
     let info = subsystem.info().huge;
@@ -138,19 +140,19 @@ fn huge_memory_grows_by_moving_pages_and_keeps_its_alignment() {
     assert_all_given_back(&subsystem);
 }
 
-/// A subsystem that has so many MiB, with all mappings.
+/// A subsystem of `mib` MiB, mappings included.
 fn limited(mib: usize) -> Subsystem {
     let mut config = config(4, 1, mib * MIB);
     config.pages.limited = true;
     Subsystem::new(config).unwrap()
 }
-/// MiB that are held back for mappings, and all that agrees.
+/// MiB charged for mappings. Checks that all counts agree.
 fn charged(subsystem: &Subsystem) -> u64 {
     subsystem.check().unwrap();
     subsystem.info().pages.zones.iter().map(|zone| u64::from(zone.charged)).sum::<u64>() >> 8
 }
 
-/// Mappings above 4 MiB once came on top of the limit.
+/// Regression test: mappings above 4 MiB did not count towards the limit.
 #[test]
 fn a_limit_is_one_on_blocks_and_mappings_together() {
     let subsystem = limited(64);
@@ -165,7 +167,7 @@ fn a_limit_is_one_on_blocks_and_mappings_together() {
     let held = [alloc(24).unwrap(), alloc(24).unwrap()];
     assert_eq!(alloc(24), Err(AllocError::Refused { bytes: 24 * MIB }));
     assert_eq!(charged(&subsystem), 48);
-    // What is left serves blocks, and nothing more.
+    // The rest serves blocks, and no more than that.
     let blocks: Vec<_> = std::iter::from_fn(|| alloc(1).ok()).collect();
     assert!((12..=16).contains(&blocks.len()), "{} MiB beside 48 of 64", blocks.len());
     blocks.into_iter().for_each(free);
@@ -173,12 +175,12 @@ fn a_limit_is_one_on_blocks_and_mappings_together() {
     let again = alloc(24).unwrap();
     free(again);
     free(held[1]);
-    // What is kept of freed mappings gives way.
+    // Kept mappings that were freed are released for blocks.
     let blocks: Vec<_> = std::iter::from_fn(|| alloc(1).ok()).collect();
     assert!(blocks.len() > 56, "{} MiB of 64", blocks.len());
     assert_eq!(charged(&subsystem), 0);
     blocks.into_iter().for_each(free);
-    // And freed pages do, in magazines and in zones.
+    // Free pages in magazines and in zones are released for a mapping.
     let all = alloc(62).unwrap();
     assert_eq!(charged(&subsystem), 62);
     free(all);
@@ -195,7 +197,7 @@ fn what_grows_or_shrinks_in_place_is_charged_with_the_difference() {
     let mut memory = malloc.alloc(layout(24 * MIB, 16), Gfp::KERNEL).unwrap();
     bytes(memory, 24 * MIB).fill(9);
     let mut size = 24;
-    // More than half of the limit: a copy would not have room.
+    // The block is more than half of the limit, so there is no room for a copy.
     for (next, fits) in [(40, true), (60, true), (70, false), (61, true), (8, true), (30, true)] {
         // SAFETY: allocated with this layout.
         let grown = unsafe { malloc.realloc_sized(memory, layout(size * MIB, 16), next * MIB, Gfp::KERNEL) };
@@ -205,7 +207,7 @@ fn what_grows_or_shrinks_in_place_is_charged_with_the_difference() {
         assert!(bytes(memory, 8 * MIB).iter().all(|byte| *byte == 9), "{next}");
     }
     let other = malloc.alloc(layout(30 * MIB, 16), Gfp::KERNEL).unwrap();
-    // SAFETY: as above.
+    // SAFETY: allocated with this layout; a failed `realloc` leaves it allocated.
     let grown = unsafe { malloc.realloc_sized(memory, layout(30 * MIB, 16), 40 * MIB, Gfp::KERNEL) };
     assert_eq!((grown.is_err(), charged(&subsystem)), (true, 60));
     // SAFETY: allocated above, freed once.
@@ -215,7 +217,7 @@ fn what_grows_or_shrinks_in_place_is_charged_with_the_difference() {
     assert_all_given_back(&subsystem);
 }
 
-/// It was taken for no page, and one too many was given back.
+/// Regression test: size 0 was charged as no page, and one page too many was uncharged.
 #[test]
 fn a_mapping_that_is_to_have_no_byte_keeps_the_charge_of_its_page() {
     let subsystem = limited(16);
@@ -231,7 +233,7 @@ fn a_mapping_that_is_to_have_no_byte_keeps_the_charge_of_its_page() {
     assert_all_given_back(&subsystem);
 }
 
-/// It is moved, and what it was to have more where it lay stayed charged.
+/// Regression test: the mapping is moved, and its growth in place stayed charged.
 #[test]
 fn a_mapping_before_a_guard_page_grows_by_a_move_and_is_charged_once() {
     let mut config = config(4, 1, 64 * MIB);
@@ -250,7 +252,7 @@ fn a_mapping_before_a_guard_page_grows_by_a_move_and_is_charged_once() {
     assert_all_given_back(&subsystem);
 }
 
-/// It was called a violation.
+/// Regression test: the check reported these charges as a violation.
 #[test]
 fn users_charge_what_they_map_themselves() {
     let subsystem = limited(16);
@@ -263,7 +265,7 @@ fn users_charge_what_they_map_themselves() {
     assert_all_given_back(&subsystem);
 }
 
-/// Has nothing to drop, and notes what it was allowed.
+/// A shrinker that has nothing to drop, and records the flags of its calls.
 #[derive(Clone, Default)]
 struct Asked(Arc<Mutex<Vec<Gfp>>>);
 
@@ -277,7 +279,7 @@ impl Shrinker for Asked {
     }
 }
 
-/// They heard `KERNEL`, and that of anybody.
+/// Regression test: shrinkers always got `KERNEL`, and were called for callers that may not reclaim.
 #[test]
 fn shrinkers_hear_what_who_grows_a_mapping_may_do_and_nothing_of_who_may_not_reclaim() {
     let subsystem = limited(64);
@@ -299,7 +301,7 @@ fn shrinkers_hear_what_who_grows_a_mapping_may_do_and_nothing_of_who_may_not_rec
     assert_all_given_back(&subsystem);
 }
 
-/// They were taken from all, for anybody.
+/// Regression test: pages were taken from all CPUs for any caller.
 #[test]
 fn a_mapping_takes_what_other_cpus_keep_for_who_may_reclaim_and_for_nobody_else() {
     let subsystem = limited(64);
@@ -324,7 +326,7 @@ fn a_mapping_takes_what_other_cpus_keep_for_who_may_reclaim_and_for_nobody_else(
     assert_all_given_back(&subsystem);
 }
 
-/// They were given up, for ever, before the limit refused it once more.
+/// Regression test: addresses were given up for good before the limit refused the request again.
 #[test]
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 fn addresses_are_given_up_for_what_the_limit_allows_and_for_nothing_else() {
@@ -347,7 +349,7 @@ fn addresses_are_given_up_for_what_the_limit_allows_and_for_nothing_else() {
     assert_eq!(charged(&subsystem), 0);
 }
 
-/// It stayed, and nobody counted it.
+/// Regression test: its memory was kept without being counted.
 #[test]
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 fn what_cannot_be_unmapped_gives_its_memory_back() {
@@ -367,9 +369,10 @@ fn what_cannot_be_unmapped_gives_its_memory_back() {
     let mut middle = first.split_off(8 * MIB).unwrap();
     let _last = middle.split_off(8 * MIB).unwrap();
     bytes(middle.base(), 8 * MIB).fill(9);
-    // One page in two of another kind: each is a mapping. Until no one more is possible.
+    // Changes the protection of every second page, so that each is a mapping, until no further mapping is
+    // possible.
     let crowd = committed(2 * most * 4096);
-    // SAFETY: pages of the test's own, which nobody touches.
+    // SAFETY: this test owns the pages, which are not accessed.
     let protect = |page| unsafe { mprotect(crowd.base().add(page * 4096).as_ptr().cast(), 4096, PROT_READ) };
     let made = (0..most).take_while(|n| protect(2 * n + 1) == 0).count();
     assert!(made < most, "the system has no such limit");
@@ -380,7 +383,7 @@ fn what_cannot_be_unmapped_gives_its_memory_back() {
     assert!(gone > 7 * MIB, "{gone} bytes of 8 MiB went back");
 }
 
-/// Its addresses were lost.
+/// Regression test: the addresses were lost.
 #[test]
 #[cfg_attr(any(uslab_heap, not(target_os = "linux")), ignore = "the heap's memory is had as a whole")]
 fn what_cannot_be_unmapped_is_kept_and_tried_again() {
@@ -393,7 +396,7 @@ fn what_cannot_be_unmapped_is_kept_and_tried_again() {
         let subsystem = Subsystem::new(config).unwrap();
         let malloc = Malloc::new(&subsystem).unwrap();
         let piece = || malloc.alloc_block(layout(8 * MIB, 16), Gfp::KERNEL).unwrap();
-        // The last 64 rest before they are unmapped.
+        // With guard pages, the last 64 freed mappings rest before they are unmapped.
         (0..if guard_pages { 64 } else { 0 }).for_each(|_| drop(piece()));
         let held = piece();
         let before = subsystem.info().huge.unmapped;
@@ -408,7 +411,7 @@ fn what_cannot_be_unmapped_is_kept_and_tried_again() {
         assert_eq!((subsystem.info().huge.cached_pages, charged(&subsystem)), (0, 0));
         assert!(subsystem.info().huge.unmapped > before);
         subsystem.check().unwrap();
-        // Nothing is charged for ever.
+        // No charge is left.
         drop([(); 7].map(|()| malloc.alloc_block(layout(7 * MIB, 16), Gfp::KERNEL).unwrap()));
     }
 }
@@ -418,7 +421,7 @@ fn threads_at_a_limit_together_never_have_more() {
     const LIMIT: usize = 40;
     let subsystem = limited(LIMIT);
     let malloc = Malloc::new(&subsystem).unwrap();
-    // MiB in hands: counted when they are had, and no more before they are given back.
+    // MiB held by the threads: added after an allocation, subtracted before the free.
     let (had, refused, mapped) = (Counter::new(0), Counter::new(0), Counter::new(0));
     std::thread::scope(|scope| {
         for thread in 0..4 {
@@ -442,7 +445,7 @@ fn threads_at_a_limit_together_never_have_more() {
                             is_full = true;
                         }
                     }
-                    // So many that one thread alone comes to the limit.
+                    // So much that a single thread reaches the limit.
                     if held.len() > 4 + step % 8 || is_full && !held.is_empty() {
                         let (memory, mib) = held.swap_remove(step % held.len());
                         had.sub(mib as u64);
@@ -452,7 +455,7 @@ fn threads_at_a_limit_together_never_have_more() {
                 }
                 for (memory, mib) in held {
                     had.sub(mib as u64);
-                    // SAFETY: as above.
+                    // SAFETY: allocated above, freed once.
                     unsafe { malloc.free(memory) };
                 }
             });
@@ -464,7 +467,7 @@ fn threads_at_a_limit_together_never_have_more() {
     assert_all_given_back(&subsystem);
 }
 
-/// A subsystem that keeps so many bytes of freed mappings.
+/// A subsystem that keeps up to `bytes` of freed mappings.
 fn keeping(bytes: usize) -> Subsystem {
     Subsystem::new(uslab::Config { huge_cache: bytes, ..config(1, 1, 16 * MIB) }).unwrap()
 }
@@ -475,7 +478,8 @@ fn huge(subsystem: &Subsystem) -> (u64, u64) {
     (info.pages >> 8, info.cached_pages >> 8)
 }
 
-/// Once each piece above 4 MiB was unmapped when it was freed, and the next one faulted page by page.
+/// Regression test: each block above 4 MiB was unmapped when it was freed, and the next one faulted page by
+/// page.
 #[test]
 #[cfg_attr(any(uslab_heap, not(target_os = "linux")), ignore = "the heap's memory is had as a whole")]
 fn a_freed_mapping_serves_the_next_piece_that_fits() {
@@ -484,18 +488,18 @@ fn a_freed_mapping_serves_the_next_piece_that_fits() {
     let alloc = |size, gfp| malloc.alloc(layout(size, 8), gfp).unwrap();
     let first = alloc(16 * MIB, Gfp::KERNEL);
     bytes(first, 16 * MIB).fill(9);
-    // SAFETY: allocated above; and so below.
+    // SAFETY: allocated above, freed once.
     unsafe { malloc.free(first) };
     assert_eq!(huge(&subsystem), (0, 16));
     let again = alloc(6 * MIB, Gfp::KERNEL);
     assert_eq!((again, huge(&subsystem)), (first, (6, 10)));
     assert!(bytes(again, 6 * MIB).iter().all(|byte| *byte == 9), "nobody cleared it");
-    // Zero for who asks, and no more than is needed but for an eighth.
+    // It is zeroed if requested, and not more than an eighth larger than needed.
     let zero = alloc(9 * MIB, Gfp::ZERO);
     assert!(bytes(zero, 9 * MIB).iter().all(|byte| *byte == 0));
     assert_eq!(huge(&subsystem), (16, 0));
     let fresh = alloc(5 * MIB, Gfp::ZERO);
-    // SAFETY: as above.
+    // SAFETY: allocated above, freed once.
     unsafe { [again, zero, fresh].into_iter().for_each(|memory| malloc.free(memory)) };
     assert_eq!(huge(&subsystem), (0, 21));
     let info = subsystem.info().huge;
@@ -507,7 +511,7 @@ fn a_freed_mapping_serves_the_next_piece_that_fits() {
     assert_eq!(statistics.parse::<uslab::SlabInfo>().unwrap(), subsystem.slabinfo());
     subsystem.shrink();
     assert_eq!(huge(&subsystem), (0, 0));
-    // Joined, if they were neighbours.
+    // Two mappings, or one if they were neighbours and were joined.
     assert!((1..=2).contains(&subsystem.info().huge.unmapped));
     assert_all_given_back(&subsystem);
 }
@@ -521,13 +525,13 @@ fn freed_mappings_are_bounded_by_the_option_and_by_what_is_in_use() {
         (0..n).map(|_| malloc.alloc_block(layout(mib * MIB, 8), Gfp::KERNEL).unwrap()).collect()
     };
     let mut held = some(12, 10);
-    // As much as is in use, up to the option, and a quarter of it anyway.
+    // Keeps as many MiB as are in use, up to the option, and a quarter of the option in any case.
     for (left, kept) in [(11, 10), (10, 20), (8, 40), (6, 60), (5, 50), (3, 30), (1, 16), (0, 16)] {
         held.truncate(left);
         assert_eq!(huge(&subsystem), (10 * left as u64, kept), "{left} left");
     }
     subsystem.shrink();
-    // More than may be kept is not kept at all.
+    // A block above the bound is not kept at all.
     drop(some(1, 17));
     assert_eq!(huge(&subsystem), (0, 0));
     let none = keeping(0);
@@ -545,7 +549,7 @@ fn a_freed_mapping_goes_back_after_two_intervals_without_use() {
     let apart = malloc.alloc_block(layout(5 * MIB, 8), Gfp::KERNEL).unwrap();
     piece(20);
     assert_eq!((subsystem.end_interval(), huge(&subsystem)), (0, (5, 20)));
-    // Use begins anew.
+    // The use is measured again from here.
     piece(20);
     assert_eq!((subsystem.end_interval(), huge(&subsystem)), (0, (5, 20)));
     assert_eq!((subsystem.end_interval(), huge(&subsystem)), (20 * MIB, (5, 0)));
@@ -578,7 +582,7 @@ fn freed_mappings_go_when_the_system_refuses_a_mapping_or_pages() {
         subsystem.shrink();
     }
     drop(piece(10).unwrap());
-    // 16 MiB of pages are all there are.
+    // There are only 16 MiB of pages.
     let mut blocks = vec![];
     while let Ok(block) = malloc.alloc_block(layout(MIB, 8), Gfp::KERNEL) {
         blocks.push(block);
@@ -591,7 +595,7 @@ fn a_piece_of_two_mappings_is_resized_or_moved_and_keeps_its_bytes() {
     let subsystem = keeping(256 * MIB);
     let malloc = Malloc::new(&subsystem).unwrap();
     let piece = |mib| malloc.alloc(layout(mib * MIB, 8), Gfp::KERNEL).unwrap();
-    // Resized, they are no neighbours' mapping any more; freed, they may be joined.
+    // A resized block may be joined only with mappings that are its neighbours now.
     let pieces = [5, 6, 7, 8].map(|mib| (piece(mib), mib));
     for (memory, mib) in pieces {
         bytes(memory, mib * MIB).fill(1);
@@ -610,7 +614,7 @@ fn a_piece_of_two_mappings_is_resized_or_moved_and_keeps_its_bytes() {
         size = next;
         subsystem.check().unwrap();
     }
-    // SAFETY: as above.
+    // SAFETY: allocated above, freed once.
     unsafe { malloc.free(memory) };
     assert_all_given_back(&subsystem);
 }
@@ -630,11 +634,11 @@ fn what_is_refused_leaves_the_old_memory_as_it_was() {
         let refused = unsafe { malloc.realloc_sized(memory, layout(size, 8), 40 * MIB, Gfp::KERNEL) };
         faults.disarm();
         assert_eq!(refused, Err(AllocError::Refused { bytes: 40 * MIB }));
-        // SAFETY: as above.
+        // SAFETY: allocated above with this layout; a failed `realloc` leaves it allocated.
         let refused = unsafe { malloc.realloc_sized(memory, layout(size, 8), usize::MAX, Gfp::KERNEL) };
         assert_eq!(refused, Err(AllocError::TooLarge));
         assert!(bytes(memory, size).iter().all(|byte| *byte == 3));
-        // SAFETY: as above.
+        // SAFETY: allocated above with this layout, freed once.
         unsafe { malloc.free_sized(memory, layout(size, 8)) };
     }
     let memory = kmalloc.alloc(100, Gfp::KERNEL).unwrap();
@@ -673,7 +677,7 @@ fn threads_with_huge_memory_do_not_meet() {
                         unsafe { malloc.free_sized(memory, layout(size, 8)) };
                     }
                 }
-                // SAFETY: as above.
+                // SAFETY: allocated above, freed once.
                 held.iter().for_each(|(memory, _)| unsafe { malloc.free(*memory) });
             });
         }

@@ -10,7 +10,7 @@ use uslab::observe::{Counts, Step, What};
 use uslab::{Config, Gfp, KmemCache, Subsystem};
 use uslab_magazine::sync::{Counter, Mutex};
 
-/// Objects out of `slabs` slabs of a cache, and back.
+/// Allocates all objects of `slabs` slabs of a cache, and frees them.
 fn churn(subsystem: &Subsystem, name: &str, slabs: u64) -> KmemCache {
     let cache = KmemCache::builder(name, 512).build_in(subsystem).unwrap();
     let per_slab = cache.info().objs_per_slab;
@@ -19,7 +19,8 @@ fn churn(subsystem: &Subsystem, name: &str, slabs: u64) -> KmemCache {
     cache
 }
 
-/// The classes of paths, which counters have, and the slabs that came and went, from observed operations alone.
+/// The observed operations alone give the same counts by path, and the same numbers of created and freed
+/// slabs, as the counters.
 #[test]
 fn what_is_observed_adds_up_to_what_is_counted() {
     let s = subsystem(1);
@@ -57,7 +58,7 @@ fn what_is_observed_adds_up_to_what_is_counted() {
     assert_eq!(slabs as u64, info.full + info.partial + info.empty);
 }
 
-/// Some come behind it, on each CPU that the thread comes to.
+/// The first operations on each CPU that the thread runs on are slow paths, and are observed.
 #[test]
 fn what_the_fast_path_serves_is_not_observed() {
     let s = Subsystem::new(Config { check_frees: false, ..Config::default() }).unwrap();
@@ -79,7 +80,7 @@ fn what_the_fast_path_serves_is_not_observed() {
     assert!(seen.iter().all(|seen| (1..500).contains(seen)), "{seen:?}");
 }
 
-/// It allocates from the cache that is observed, and makes and drops caches: without a lock it may.
+/// The observer allocates from the observed cache, and creates and drops caches: no lock is held.
 #[test]
 fn an_observer_uses_and_drops_caches_of_the_same_subsystem() {
     let s = Arc::new(subsystem(1));
@@ -117,7 +118,7 @@ fn observers_of_one_subsystem_see_nothing_of_another_one() {
     assert_eq!(observers[0].counts(), Counts::default());
 }
 
-/// What a subscriber was told.
+/// The events that a subscriber got.
 #[derive(Clone, Default)]
 struct Events(Arc<Mutex<Vec<(tracing::Level, String)>>>);
 
@@ -154,7 +155,7 @@ fn slow_operations_are_events_of_tracing() {
     let cache = tracing::subscriber::with_default(events.clone(), || churn(&s, "inode", 20));
     drop(observer);
     let paths = cache.info().paths;
-    // The cache's own operations: not those of its pages, nor what gives back.
+    // Only the cache's own operations, without those of its pages and without reclaim.
     let mut events = events.0.lock();
     events.retain(|(_, said)| said.contains("name=\"inode\"") && !said.contains("what=Reclaim"));
     let of = |level, path: &str| {

@@ -1,4 +1,4 @@
-//! The text that Prometheus reads.
+//! The text format that Prometheus reads.
 
 use crate::common::config;
 use crate::exposition::{read, read_labels};
@@ -12,7 +12,7 @@ use uslab::prometheus::{Exposition, Heaps};
 use uslab::{Gfp, Harden, KmemCache, Limit, Magazines, Subsystem};
 use uslab_magazine::on_cpu;
 
-/// The value of a series by its parts, in any order.
+/// The value of a series by its name and labels, in any order.
 fn value(series: &BTreeMap<String, f64>, name: &str, labels: &[(&str, &str)]) -> f64 {
     let wanted: BTreeMap<_, _> = labels.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
     let found = series.iter().find(|(key, _)| {
@@ -55,7 +55,7 @@ fn a_strict_reader_finds_the_snapshots_numbers() {
     drop((held, large));
 }
 
-/// Once those in quarantine were nowhere, and the places added up to less than there are.
+/// Regression test: objects in quarantine were not counted, so the places added up to fewer objects than exist.
 #[test]
 fn objects_in_quarantine_have_a_place() {
     let subsystem = Subsystem::new(config(1, 1, 16 << 20)).unwrap();
@@ -69,7 +69,7 @@ fn objects_in_quarantine_have_a_place() {
     assert_eq!((places[0], places.iter().sum::<f64>()), (1.0, cache.info().objects as f64));
 }
 
-/// The text and a registry say the same, of several heaps told apart.
+/// The text and a registry have the same values, also for several heaps.
 #[test]
 fn a_registry_has_the_series_of_the_text() {
     let subsystems = [1, 2].map(|cpus| Subsystem::new(config(cpus, 1, 16 << 20)).unwrap());
@@ -155,7 +155,7 @@ fn labels_are_escaped_and_caches_of_one_name_are_one_series() {
     let caches = names.map(|name| KmemCache::builder(name, 64).build_in(&subsystem).unwrap());
     let held = caches.each_ref().map(|cache| cache.alloc_block(Gfp::KERNEL).unwrap());
     let mut info = subsystem.info();
-    // No cache can be named so; a label can.
+    // A cache cannot have such a name, but a label can.
     info.caches.iter_mut().find(|cache| cache.name == "ünïcode").unwrap().name = "two\nlines".into();
     let series = read(&info.prometheus().to_string()).unwrap();
     let used = |name| value(&series, "uslab_cache_objects", &[("cache", name), ("place", "used")]);
@@ -190,7 +190,7 @@ fn the_reader_is_strict() {
     }
 }
 
-/// Once their limits were added with an overflow: a panic, or a tenant without a limit that seemed far beyond it.
+/// Regression test: adding the limits overflowed, which panicked, or showed a tenant without a limit far beyond its limit.
 #[test]
 fn accounts_of_one_name_are_one_series_and_no_limit_stays_none() {
     let subsystem = Subsystem::new(config(1, 1, 16 << 20)).unwrap();

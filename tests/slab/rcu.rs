@@ -1,10 +1,11 @@
-//! Type-stable caches: a reader's objects stay objects.
+//! Type-stable caches: an object that a reader has found stays an object of its type.
 
 use crate::common::{READERS, assert_all_given_back, subsystem};
 use uslab::{Gfp, KmemCache, ObjectCache, rcu};
 use uslab_magazine::sync::{AtomicBool, AtomicU64, Ordering::*};
 
-/// Helps until `done`. Readers of all tests here are one collector's: one that is pinned and has no CPU holds up all.
+/// Advances the collector until `done` returns `true`. Readers of all tests share one collector: a pinned reader that has no CPU
+/// holds up all of them.
 fn wait(done: impl Fn() -> bool) {
     for turn in 0..60_000 {
         if done() {
@@ -26,7 +27,7 @@ fn pages_outlive_the_reader_and_then_go_back() {
     let subsystem = subsystem(1);
     let cache = KmemCache::builder("stable", 64).type_stable().build_in(&subsystem).unwrap();
     let object = cache.alloc(Gfp::ZERO).unwrap();
-    // SAFETY: the object is ours.
+    // SAFETY: this test owns the object.
     unsafe { object.cast::<AtomicU64>().as_ref() }.store(7, Relaxed);
     let reader = rcu::pin();
     // SAFETY: allocated above, freed once; the reader below reads it as the atomic that it stays.
@@ -39,7 +40,7 @@ fn pages_outlive_the_reader_and_then_go_back() {
     assert_eq!((info.slabs, info.grace, info.slabs_released), (0, 1, 0));
     let census = subsystem.check().unwrap();
     assert_eq!((census.slab_pages, census.grace_pages), (0, 1));
-    // SAFETY: pinned before the slab was given up, so its pages are still there.
+    // SAFETY: pinned before the slab was returned, so its pages are still mapped.
     assert_eq!(unsafe { object.cast::<AtomicU64>().as_ref() }.load(Relaxed), 7);
     drop(reader);
     wait(|| cache.info().grace == 0);
@@ -58,7 +59,7 @@ fn a_cache_may_go_before_its_last_slab() {
     let census = subsystem.check().unwrap();
     assert_eq!(census.block_pages, 1, "no cache counts the page any more, and it is not free yet");
     drop(reader);
-    // Any thread may run what was deferred, and the census is only for a subsystem at rest.
+    // Any thread may run deferred work, and the census requires that no operation runs.
     wait(|| subsystem.check().is_ok_and(|census| census.block_pages == 0));
     assert_all_given_back(&subsystem);
 }
@@ -67,7 +68,7 @@ fn a_cache_may_go_before_its_last_slab() {
 fn readers_beside_a_cache_that_grows_and_shrinks_see_its_type_only() {
     let _readers = READERS.lock();
     let subsystem = subsystem(2);
-    // Every object is a generation that is even, at all times.
+    // Every object is an even generation at all times.
     let cache = KmemCache::builder("stable", 8)
         .type_stable()
         .ctor(|bytes| bytes[0] = 2)
@@ -83,7 +84,7 @@ fn readers_beside_a_cache_that_grows_and_shrinks_see_its_type_only() {
                 if let Some(object) =
                     core::ptr::NonNull::new(core::ptr::with_exposed_provenance_mut::<AtomicU64>(address))
                 {
-                    // SAFETY: published by the writer while this reader was pinned, or before and not yet given up.
+                    // SAFETY: its slab was not returned before this reader pinned, so the memory stays an atomic until it unpins.
                     let value = unsafe { object.as_ref() }.load(Relaxed);
                     assert!(value % 2 == 0 && value > 0, "{value} is no generation");
                     seen += 1;
@@ -187,7 +188,7 @@ fn objects_wait_in_batches_and_all_come_back_exactly_once() {
             });
         }
     });
-    // What is in no full batch stays. Other tests may just be helping with the others.
+    // Objects in an incomplete batch stay deferred. Other tests may be running deferred work of the others.
     wait(|| cache.info().used == cache.info().deferred);
     assert!(cache.info().deferred > 0);
     cache.shrink();
@@ -215,7 +216,7 @@ fn a_cache_whose_last_objects_wait_goes_when_they_have_come_back() {
     assert_all_given_back(&subsystem);
 }
 
-/// Once the rest of its batch was lost, and the caches were in use for ever.
+/// Regression test: the rest of its batch was lost, and the caches counted as in use for ever.
 #[test]
 fn a_reset_that_panics_behind_a_grace_period_takes_nobody_along() {
     let _readers = READERS.lock();
@@ -249,7 +250,7 @@ fn what_is_taken_back_of_all_caches_takes_deferred_frees_along() {
         [&|| _ = subsystem.shrink(), &|| _ = subsystem.reap(), &|| subsystem.drain_cpus(0..1)];
     for way in ways {
         let object = cache.alloc(Gfp::KERNEL).unwrap();
-        // SAFETY: allocated just now, freed once, and nobody reads it.
+        // SAFETY: allocated just now, freed once, and not read afterwards.
         unsafe { cache.free_deferred(object) };
         (0..1000).for_each(|_| rcu::advance());
         assert_eq!(cache.info().deferred, 1, "it is in a batch that is not full");

@@ -1,4 +1,4 @@
-//! A system that refuses later what it granted at the start. Each test closes a sandbox round a process of its own.
+//! A system that refuses later what it granted at the start. Each test enters a sandbox in a separate process.
 #![cfg(all(target_os = "linux", not(uslab_heap)))]
 
 #[path = "../kit/sandbox.rs"]
@@ -11,7 +11,7 @@ use nix::unistd::Pid;
 use uslab::{Config, Gfp, KmemCache, ObjectCache, Subsystem};
 use uslab_magazine::Mechanism;
 
-/// A drain whose barrier is refused takes nothing: objects stay where they are, and serve on.
+/// A drain whose barrier is refused takes nothing: objects stay where they are, and remain usable.
 #[test]
 fn in_a_sandbox_that_is_closed_later_nothing_is_lost_and_every_view_says_so() {
     alone("sandbox::drains_without_a_barrier", "");
@@ -32,13 +32,13 @@ fn drains_without_a_barrier() {
     churn(&left);
     assert_eq!(subsystem.info().drains, uslab::DrainInfo::default());
     filter::refuse_membarrier().expect("a filter");
-    // Once this counted as a drain that was refused, of none.
+    // Regression test: this counted as one refused drain of no CPUs.
     if subsystem.cpus().mechanism() == Mechanism::Rseq {
         assert_eq!(
             subsystem.start_profile(1).unwrap_err().to_string(),
             uslab::profile::NotStarted::Fence.to_string()
         );
-        // The thread may be elsewhere each time.
+        // The thread may be on another CPU each time.
         let is_open = (0..1000).any(|_| {
             drop(raw.alloc_block(Gfp::KERNEL).unwrap());
             // SAFETY: allocated just now.
@@ -59,7 +59,7 @@ fn drains_without_a_barrier() {
     assert_eq!((objects.used, objects.allocs - objects.frees), (0, 0));
     let held = objects.in_magazines;
     assert_eq!(cache.destroy().map_err(|busy| busy.live), if held == 0 { Ok(()) } else { Err(held) });
-    // It cannot end, but an object that outlives its handle goes where it belongs.
+    // The cache cannot be freed, but an object that outlives its handle is freed to the right place.
     let late = left.alloc_owned().unwrap();
     drop(left);
     drop(late);
@@ -87,8 +87,8 @@ fn drains_without_a_barrier() {
     }
 }
 
-/// Where the C library registers no thread for restartable sequences, each does so when it misses for the first time, and then finds
-/// what lies on its CPU's stack: it once brought another magazine.
+/// If the C library does not register threads for restartable sequences, each thread registers itself at its first miss, and then
+/// uses the rounds on its CPU's stack. Regression test: it brought another magazine.
 #[test]
 fn a_thread_that_registers_itself_brings_no_magazine_of_its_own() {
     alone("sandbox::threads_that_nobody_registered", "GLIBC_TUNABLES=glibc.pthread.rseq=0");

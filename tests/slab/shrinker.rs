@@ -1,11 +1,11 @@
-//! Shrinkers: what users can drop is dropped before an allocation fails.
+//! Shrinkers: memory that users can drop is dropped before an allocation fails.
 
 use crate::common::{assert_all_given_back, config, subsystem};
 use std::sync::Arc;
 use uslab::{AllocError, Block, Gfp, KmemCache, Limit, Shrinker, Subsystem};
 use uslab_magazine::sync::{Counter, Mutex};
 
-/// Blocks that can be had again, oldest first, and what the shrinker was asked.
+/// Blocks that may be dropped, oldest first, and the requests that the shrinker got.
 #[derive(Clone, Default)]
 struct Lru {
     blocks: Arc<Mutex<Vec<Block<'static>>>>,
@@ -21,7 +21,7 @@ impl Shrinker for Lru {
         self.asked.add(1);
         self.flags.set(u64::from(gfp.bits()));
         let n = objects.min(self.count());
-        // Dropped without the lock.
+        // Dropped after the lock is released.
         let dropped: Vec<_> = self.blocks.lock().drain(..n).collect();
         dropped.len()
     }
@@ -39,14 +39,14 @@ fn a_cache_at_its_limit_gets_what_its_shrinker_drops() {
     let cache = leaked(&subsystem, "entry", 512, Some(Limit::Slabs(2)));
     let lru = Lru::default();
     let registered = cache.register_shrinker(lru.clone());
-    // All that the limit allows, and as often again: never refused.
+    // Allocates twice as much as the limit allows, and is never refused.
     let most = 2 * cache.info().objs_per_slab;
     for _ in 0..3 * most {
         let block = cache.alloc_block(Gfp::KERNEL).unwrap();
         lru.blocks.lock().push(block);
     }
     assert!(lru.asked.get() > 0 && lru.blocks.lock().len() as u64 <= most);
-    // A bulk, and what is prefilled, count as well.
+    // Bulk allocations and prefills also call the shrinker.
     let mut bulk = [None; 4];
     cache.alloc_bulk(Gfp::KERNEL, &mut bulk).unwrap();
     // SAFETY: allocated just now.
@@ -63,7 +63,7 @@ fn a_cache_at_its_limit_gets_what_its_shrinker_drops() {
     while let Ok(block) = cache.alloc_block(Gfp::NOWAIT) {
         lru.blocks.lock().push(block);
     }
-    // One of another limit is not asked.
+    // A shrinker of another limit is not called.
     let other = leaked(&subsystem, "other", 512, Some(Limit::Slabs(1)));
     let others: Vec<_> = std::iter::from_fn(|| other.alloc_block(Gfp::KERNEL).ok()).collect();
     assert_eq!(lru.asked.get(), asked);
@@ -83,7 +83,7 @@ fn memory_comes_from_whoever_can_do_without_it() {
     let lru = Lru::default();
     let _registered = subsystem.register_shrinker(lru.clone());
     let mut held = vec![];
-    // Twice the memory there is, of one kind and then of another one, and large blocks.
+    // Allocates twice the memory that exists, alternating between two caches, and large blocks.
     for i in 0..16_000 {
         let block = one.alloc_block(Gfp::KERNEL).unwrap_or_else(|error| panic!("{i}: {error}"));
         lru.blocks.lock().push(block);
@@ -95,7 +95,7 @@ fn memory_comes_from_whoever_can_do_without_it() {
     assert!(lru.asked.get() > 0);
     // SAFETY: allocated above.
     unsafe { subsystem.kmalloc().free(large) };
-    // With nothing left to drop the error is what it always was.
+    // With nothing left to drop, the error is the usual one.
     held.extend(std::iter::from_fn(|| other.alloc_block(Gfp::KERNEL).ok()));
     assert_eq!(lru.blocks.lock().len(), 0);
     assert!(matches!(other.alloc_block(Gfp::KERNEL), Err(AllocError::Memory(_))));
@@ -103,7 +103,7 @@ fn memory_comes_from_whoever_can_do_without_it() {
     assert_all_given_back(&subsystem);
 }
 
-/// What is for a limit is memory as well.
+/// A shrinker for a limit also helps if memory is exhausted.
 #[test]
 fn memory_comes_from_a_shrinker_of_a_limit_that_is_not_reached() {
     let subsystem = Arc::new(Subsystem::new(config(2, 1, 16 << 20)).unwrap());
@@ -144,12 +144,12 @@ fn a_shrinker_that_allocates_is_not_asked_again_for_that() {
     drop(held);
 }
 
-/// Once it was known by its address, which the next cache got.
+/// Regression test: a cache was identified by its address, which the next cache got.
 #[test]
 fn a_shrinker_of_a_cache_that_has_gone_is_asked_by_no_other_one() {
     let subsystem = Arc::new(subsystem(1));
     let build = || KmemCache::builder("limited", 512).limit(Limit::Slabs(1)).build_in(&subsystem).unwrap();
-    // Something to drop, which no other limit is helped by.
+    // Something to drop that helps no other limit.
     let lru = Lru::default();
     lru.blocks.lock().push(leaked(&subsystem, "entry", 512, None).alloc_block(Gfp::KERNEL).unwrap());
     let first = build();

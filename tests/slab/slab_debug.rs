@@ -1,4 +1,4 @@
-//! `slab_debug`: red zones, poison, users, faults by cache, and the situations of SLUB's own tests.
+//! `slab_debug`: red zones, poison, user tracking, faults by cache, and the situations of SLUB's own tests.
 
 use crate::common::{Heard, config};
 use std::alloc::Layout;
@@ -17,7 +17,7 @@ use uslab_magazine::sync::Mutex;
 #[cfg(target_os = "linux")]
 use uslab_magazine::sync::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
-/// What a handler was told: a line, and the report.
+/// The reports that a corruption handler got: kind, line, and full text.
 #[derive(Clone, Default)]
 struct Reports(Arc<Mutex<Vec<(CorruptionKind, String, String)>>>);
 
@@ -30,13 +30,13 @@ impl Reports {
     }
 }
 
-/// A subsystem with these rules that tells `Reports`.
+/// A subsystem with these rules that reports to `Reports`.
 fn listening(rules: &str) -> (Subsystem, Reports) {
     let (mut config, reports) = (config(2, 1, 64 << 20), Reports::default());
     config.slab_debug = rules.parse().unwrap();
     let told = reports.clone();
     config.corruption = Arc::new(move |corruption: &Corruption<'_>| {
-        // Made outside of the lock: names are looked up, and that allocates.
+        // Formatted before the lock is taken: symbol lookup allocates.
         let heard = (corruption.kind, corruption.to_string(), format!("{corruption:#}"));
         told.0.lock().push(heard);
     });
@@ -49,19 +49,21 @@ fn built(subsystem: &Subsystem, flags: SlabDebug) -> KmemCache {
 }
 
 /// # Safety
-/// There is such a byte in the slab.
+/// The byte must be inside the slab.
 unsafe fn clobber(object: NonNull<u8>, at: isize, byte: u8) {
-    // SAFETY: by contract.
+    // SAFETY: the caller guarantees that the byte is inside the slab.
     unsafe { object.offset(at).write(byte) };
 }
 
-/// The situations of SLUB's KUnit tests, by their names, with the errors that these expect: each damage is one, and each repair. Linux 7.1
-/// has eleven, and all are here. The twelfth, the zone to the left, is ours: SLUB's tests write behind objects only.
+/// The situations of SLUB's KUnit tests, by their names, with the errors that those tests expect: each damage is one error, and
+/// each repair is another. Linux 7.1 has eleven, and all are here. The twelfth, the zone on the left, is this project's: SLUB's
+/// tests write only after objects.
 ///
-/// Two have no counterpart to the letter. `next_pointer` breaks and mends the pointer of a free list that lies in a free object: 3, 2 and
-/// 0 errors. Here no pointer lies in any object; the same word is poison, which is 2 errors, repaired, and 0. In `kmalloc_kfree_nolock`
-/// an interrupt allocates and frees while what it interrupted does. What interrupts a thread here is a handler of a signal, and
-/// it must not: the thread may hold a lock of the allocator's. The nearest is a handler that has another thread do it at once.
+/// Two have no exact counterpart. `next_pointer` breaks and repairs the free-list pointer in a free object: 3, 2 and 0 errors.
+/// Here no object contains a pointer; the same word is poison, which gives 2 errors, with the repair, and then 0. In
+/// `kmalloc_kfree_nolock` an interrupt allocates and frees during an allocation that it interrupted. Here the counterpart of an
+/// interrupt is a signal handler, which must not allocate: its thread may hold a lock of the allocator. The nearest case is a
+/// handler that has another thread do it immediately.
 mod slub_kunit {
     use super::*;
 
@@ -69,7 +71,7 @@ mod slub_kunit {
         let (subsystem, reports) = listening("-");
         let cache = built(&subsystem, flags);
         let object = cache.alloc(Gfp::KERNEL).unwrap();
-        // SAFETY: allocated above, freed once; what is written then is the error that is tested.
+        // SAFETY: allocated above, freed once; the write after that is the error under test.
         unsafe {
             if free {
                 cache.free(object);
@@ -79,7 +81,7 @@ mod slub_kunit {
         let found = [cache.validate(), cache.validate()].map(|found| found.errors());
         assert_eq!(reports.take().len(), 1, "{flags} {at}");
         if !free {
-            // SAFETY: as above.
+            // SAFETY: allocated above, freed once.
             unsafe { cache.free(object) };
         }
         cache.destroy().unwrap();
@@ -119,7 +121,7 @@ mod slub_kunit {
         let kmalloc = subsystem.kmalloc();
         let object = kmalloc.alloc(18, Gfp::KERNEL).unwrap();
         let cache = kmalloc.cache(KmallocKind::Normal, SizeClass::for_size(18).unwrap());
-        // SAFETY: allocated above, freed once; what is written then is the error that is tested.
+        // SAFETY: allocated above, freed once; the write after that is the error under test.
         unsafe {
             assert_eq!(kmalloc.usable_size(object), 18);
             object.write_bytes(7, 18);
@@ -170,7 +172,7 @@ mod slub_kunit {
         assert!(reports.take().is_empty());
     }
 
-    /// Two: the cache says that it is in use, and by whom.
+    /// Two errors: the cache reports that it is in use, and by which objects.
     #[test]
     fn leak_destroy() {
         let (subsystem, reports) = listening("-");
@@ -192,7 +194,7 @@ mod slub_kunit {
         let kmalloc = subsystem.kmalloc();
         let cache = kmalloc.cache(KmallocKind::Normal, SizeClass::for_size(48).unwrap());
         let object = kmalloc.alloc_zeroed(48, Gfp::KERNEL).unwrap();
-        // SAFETY: in use up to the free, with so many bytes.
+        // SAFETY: in use until the free, with 48 bytes.
         unsafe {
             object.write_bytes(0xff, 48);
             let smaller = kmalloc.realloc(object, 40, Gfp::ZERO).unwrap();
@@ -215,7 +217,7 @@ mod slub_kunit {
         assert!(reports.take().is_empty());
     }
 
-    /// How many allocations the handler has asked for.
+    /// The number of allocations that the handler has requested.
     #[cfg(target_os = "linux")]
     static WANTED: AtomicUsize = AtomicUsize::new(0);
 
@@ -232,14 +234,14 @@ mod slub_kunit {
         let (subsystem, reports) = listening("FZP");
         let (kmalloc, done) = (subsystem.kmalloc(), AtomicBool::new(false));
         let action = SigAction::new(SigHandler::Handler(interrupt), SaFlags::SA_RESTART, SigSet::empty());
-        // SAFETY: the handler counts, and nothing else.
+        // SAFETY: the handler only increments a counter.
         unsafe { sigaction(Signal::SIGURG, &action) }.unwrap();
         let interrupted = pthread_self();
         let served = std::thread::scope(|scope| {
             let other = scope.spawn(|| {
                 on_cpu(1);
                 let mut served = 0;
-                // Relaxed: counts and a flag; the thread that is interrupted waits for this one.
+                // Relaxed: counts and a flag; the interrupted thread joins this one.
                 while !done.load(Relaxed) || served == 0 {
                     pthread_kill(interrupted, Signal::SIGURG).unwrap();
                     while served < WANTED.load(Relaxed) {
@@ -303,7 +305,7 @@ fn what_is_written_around_an_object_is_named_and_repaired() {
         let (subsystem, reports) = listening("-");
         let cache = built(&subsystem, SlabDebug::RED_ZONE);
         let keep: Vec<_> = (0..5).map(|_| cache.alloc(Gfp::KERNEL).unwrap()).collect();
-        // SAFETY: allocated above, freed once; what is written is the error that is tested.
+        // SAFETY: allocated above, freed once; the writes are the errors under test.
         unsafe {
             clobber(keep[2], at, 0x12);
             cache.free(keep[2]);
@@ -320,8 +322,8 @@ fn what_is_written_around_an_object_is_named_and_repaired() {
         let fix = format!("FIX inode: Restoring {part} {wrong:#x}-{wrong:#x}=0xcc");
         assert_eq!(*lines.last().unwrap(), fix);
         assert_eq!((cache.info().corruptions, cache.info().used), (1, 4), "it was taken back");
-        // Free now: its zones are other bytes, and looked at when it is handed out.
-        // SAFETY: as above.
+        // SAFETY: the byte is inside the slab; the write is the error under test. The object is free now: its red zones have
+        // another value, and are checked when it is allocated.
         unsafe { clobber(keep[2], at, 0x13) };
         let again: BTreeSet<_> =
             (0..cache.info().objects).map_while(|_| cache.alloc(Gfp::KERNEL).ok()).collect();
@@ -329,7 +331,7 @@ fn what_is_written_around_an_object_is_named_and_repaired() {
         let heard = reports.take();
         let [(CorruptionKind::RedZone, _, report)] = &heard[..] else { panic!("{heard:?}") };
         assert!(report.contains("First byte 0x13 instead of 0xbb"), "{report}");
-        // Who did that is written down where it is asked for only.
+        // The code that allocated and freed is recorded only on request.
         assert!(!report.contains("Allocated:") && !report.contains("Freed:"), "{report}");
         assert_eq!((cache.alloc_traces().0.len(), cache.free_traces().0.len()), (0, 0));
         for object in keep.into_iter().collect::<BTreeSet<_>>().union(&again) {
@@ -349,7 +351,7 @@ fn what_is_written_to_a_free_object_is_named_and_repaired() {
             let builder = KmemCache::builder("inode", 64).slab_debug(SlabDebug::POISON | SlabDebug::USERS);
             let cache = builder.magazines(magazines).build_in(&subsystem).unwrap();
             let object = cache.alloc(Gfp::KERNEL).unwrap();
-            // SAFETY: allocated above, freed once; what is read and written then is free memory of a slab that stays.
+            // SAFETY: allocated above, freed once; the later accesses are to free memory of a slab that stays.
             unsafe {
                 let bytes = std::slice::from_raw_parts(object.as_ptr(), 64);
                 assert!(bytes.iter().all(|byte| *byte == 0x5a), "{bytes:x?}");
@@ -385,7 +387,7 @@ fn what_is_written_behind_the_objects_of_a_slab_is_named() {
     assert!(geometry.waste() > 0 && geometry.lead() > 0);
     let index = usize::from(cache.place_of(object).unwrap().index);
     let last = (geometry.order().bytes() - 1 - geometry.offset(index)).cast_signed();
-    // SAFETY: bytes of the slab; that is the error that is tested.
+    // SAFETY: the byte is inside the slab; the write is the error under test.
     unsafe { clobber(object, last, 1) };
     assert_eq!((cache.validate().errors(), cache.validate().errors()), (2, 0));
     let heard = reports.take();
@@ -394,7 +396,8 @@ fn what_is_written_behind_the_objects_of_a_slab_is_named() {
     assert!(text.contains(&format!("{slab:#x}")) && !text.contains("(object"), "{text}");
     assert!(report.contains("BUG inode: Padding overwritten") && !report.contains("Object"), "{report}");
     assert!(!report.contains("Allocated") && !report.contains("Freed"), "it is of no object: {report}");
-    // SAFETY: as above; and allocated above, freed once.
+    // SAFETY: the byte is inside the slab, and the write is the error under test; the object was allocated above and is freed
+    // once.
     unsafe {
         clobber(object, last, 1);
         cache.free(object);
@@ -406,7 +409,7 @@ fn what_is_written_behind_the_objects_of_a_slab_is_named() {
     assert_eq!(subsystem.check().unwrap().slabs, 0, "when the slab goes back");
 }
 
-/// All that is no object's, in front of the first one and behind the last one, up to their zones.
+/// All bytes that belong to no object are tested: before the first object and after the last one, up to their zones.
 #[test]
 fn each_byte_of_a_slab_that_no_object_uses_is_watched() {
     let (subsystem, reports) = listening("-");
@@ -428,7 +431,7 @@ fn each_byte_of_a_slab_that_no_object_uses_is_watched() {
         (behind, Padding),
         (end - 1, Padding),
     ] {
-        // SAFETY: a byte of the slab; that is the error that is tested.
+        // SAFETY: the byte is inside the slab; the write is the error under test.
         unsafe { clobber(object, at.cast_signed() - at_object, 1) };
         assert_eq!((cache.validate().errors(), cache.validate().errors()), (2, 0), "{at}");
         assert_eq!(reports.kinds(), [kind], "{at}");
@@ -437,7 +440,7 @@ fn each_byte_of_a_slab_that_no_object_uses_is_watched() {
     unsafe { cache.free(object) };
 }
 
-/// A slab whose constructor has refused is looked at, too, before it goes back.
+/// A slab whose constructor failed is also checked before its pages are freed.
 #[test]
 fn what_a_constructor_spoilt_is_named() {
     let (subsystem, reports) = listening("-");
@@ -445,18 +448,18 @@ fn what_a_constructor_spoilt_is_named() {
     let geometry = *builder().ctor(|_| ()).build_in(&subsystem).unwrap().geometry();
     let last = (geometry.order().bytes() - 1 - geometry.offset(0)).cast_signed();
     let refuses = move |object: &mut [u8]| {
-        // SAFETY: a byte of the slab; that is the error that is tested.
+        // SAFETY: the byte is inside the slab; the write is the error under test.
         unsafe { clobber(NonNull::from(object).cast(), last, 1) };
         false
     };
     let cache = builder().try_ctor(refuses).build_in(&subsystem).unwrap();
     assert_eq!(cache.alloc(Gfp::KERNEL), Err(AllocError::Constructor));
-    // One for each time that it was tried.
+    // One report for each attempt.
     let kinds = reports.kinds();
     assert!(!kinds.is_empty() && kinds.iter().all(|kind| *kind == CorruptionKind::Padding), "{kinds:?}");
 }
 
-/// Their users are known, and no more.
+/// For these, only users are tracked.
 #[test]
 fn objects_without_red_zones_have_their_size_and_move_beside_those_that_have_some() {
     let (subsystem, reports) = listening("ZU,kmalloc-32;U");
@@ -480,13 +483,13 @@ fn objects_without_red_zones_have_their_size_and_move_beside_those_that_have_som
 fn an_object_that_was_freed_is_not_resized() {
     let (subsystem, reports) = listening("FZ");
     let malloc = Malloc::new(&subsystem).unwrap();
-    // Of one class with what it grows to.
+    // It is in the same class after it has grown.
     let layout = Layout::from_size_align(36, 8).unwrap();
     let [memory, last] = [(); 2].map(|()| malloc.alloc(layout, Gfp::KERNEL).unwrap());
-    // SAFETY: that it is free when it is resized is the error that is tested; what it moved to is freed once.
+    // SAFETY: resizing a freed block is the error under test; the block to which it moved is freed once.
     unsafe {
         malloc.free_sized(memory, layout);
-        // What is allocated next.
+        // The next allocation returns it.
         malloc.free_sized(last, layout);
         let moved = malloc.realloc_sized(memory, layout, 40, Gfp::KERNEL).unwrap();
         assert_eq!(reports.kinds(), [CorruptionKind::DoubleFree], "its zones are those of a free one");
@@ -496,7 +499,7 @@ fn an_object_that_was_freed_is_not_resized() {
     assert_eq!(reports.kinds(), []);
 }
 
-/// Each allocation and each free of it.
+/// Each allocation and each free is printed.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_cache_that_is_traced_says_so_on_standard_error() {
@@ -530,7 +533,7 @@ fn the_one_who_allocates(cache: &KmemCache) -> NonNull<u8> {
 }
 #[inline(never)]
 fn the_one_who_frees(cache: &KmemCache, object: NonNull<u8>) {
-    // SAFETY: it is the callers' affair.
+    // SAFETY: each caller frees an object of this cache once.
     unsafe { cache.free(std::hint::black_box(object)) };
     std::hint::black_box(cache);
 }
@@ -564,7 +567,7 @@ fn objects_in_use_are_told_by_call_stack() {
     assert!(traces.to_string().starts_with("     30 waste=0 age="), "{traces}");
     assert!(traces.0[0].stack.to_string().contains("the_one_who_allocates"), "{traces}");
     assert!(traces.0[0].cpus.iter().eq(&[0]));
-    // The same as JSON, a row each with all that the text says.
+    // As JSON, each trace is a row with the same data as the text.
     let json = serde_json::to_value(&traces).unwrap();
     assert_eq!(json.as_array().unwrap().len(), 2);
     for (row, trace) in json.as_array().unwrap().iter().zip(&traces.0) {
@@ -589,8 +592,7 @@ fn objects_in_use_are_told_by_call_stack() {
     the_one_who_frees(&cache, again);
 }
 
-/// Found: both threads could find the tag.
-/// A reaper once gave slabs away that were looked at.
+/// Regression test: both threads could acquire the tag. A reaper also freed slabs that were being checked.
 #[test]
 fn no_slab_goes_while_a_cache_is_validated() {
     let (mut config, tried) = (config(2, 1, 64 << 20), Arc::new(Mutex::new(Vec::new())));
@@ -604,7 +606,7 @@ fn no_slab_goes_while_a_cache_is_validated() {
     let inodes = Arc::new(built(&subsystem, SlabDebug::FULL));
     *validated.lock() = Some(inodes.clone());
     let object = inodes.alloc(Gfp::KERNEL).unwrap();
-    // SAFETY: allocated above, freed once; the write is the error that is tested.
+    // SAFETY: allocated above, freed once; the write is the error under test.
     unsafe {
         inodes.free(object);
         clobber(object, 8, 0x9a);
@@ -616,7 +618,7 @@ fn no_slab_goes_while_a_cache_is_validated() {
     *validated.lock() = None;
 }
 
-/// Records were once read of slabs that a reaper gave back.
+/// Regression test: records were read of slabs that a reaper had freed.
 #[test]
 fn traces_and_leaks_are_told_beside_a_reaper() {
     let (subsystem, reports) = listening("FU");
@@ -649,7 +651,7 @@ fn of_two_threads_that_free_one_object_at_once_one_is_refused() {
     for flags in [SlabDebug::CHECKS, SlabDebug::FULL - SlabDebug::USERS] {
         let (subsystem, reports) = listening("-");
         let cache = built(&subsystem, flags);
-        // Addresses, which threads may share.
+        // Addresses, which threads can share.
         let objects: Vec<_> =
             (0..ROUNDS).map(|_| cache.alloc(Gfp::KERNEL).unwrap().expose_provenance().get()).collect();
         let barrier = Barrier::new(2);
@@ -661,7 +663,7 @@ fn of_two_threads_that_free_one_object_at_once_one_is_refused() {
                     barrier.wait();
                     for &object in objects {
                         let object = NonNull::new(std::ptr::with_exposed_provenance_mut(object)).unwrap();
-                        // SAFETY: allocated above; that two free it is the error that is tested.
+                        // SAFETY: allocated above; the free by two threads is the error under test.
                         unsafe { cache.free(object) };
                     }
                 });
@@ -669,7 +671,7 @@ fn of_two_threads_that_free_one_object_at_once_one_is_refused() {
         });
         let heard = reports.take();
         assert_eq!(heard.len(), ROUNDS, "{flags}");
-        // The slab of an object may have been returned by then.
+        // The object's slab may have been freed by then.
         let right = [CorruptionKind::DoubleFree, CorruptionKind::Foreign];
         assert!(heard.iter().all(|(kind, ..)| right.contains(kind)));
         let info = cache.info();
@@ -690,7 +692,7 @@ fn caches_are_debugged_by_name_and_by_their_own_wish() {
     assert_eq!(lead(KmemCache::builder("filp", 64)), 0);
     assert!(lead(KmemCache::builder("filp", 64).slab_debug(SlabDebug::RED_ZONE)) > 0);
     assert_eq!(lead(KmemCache::builder("filp", 64).slab_debug(SlabDebug::POISON)), 0);
-    // In slabinfo an object takes up what lies from one to the next.
+    // In slabinfo, the size of an object is the distance to the next one.
     let dentry = KmemCache::builder("dentry", 64).build_in(&subsystem).unwrap();
     drop(dentry.alloc_block(Gfp::KERNEL).unwrap());
     let row = subsystem.slabinfo().to_string();
@@ -715,7 +717,7 @@ fn with_faults_each_allocation_of_the_cache_may_be_refused() {
         config.pages.faults = plan.clone();
         let subsystem = Subsystem::new(config).unwrap();
         let cache = built(&subsystem, flags);
-        // A magazine holds what comes next.
+        // The following objects come from a magazine.
         drop(cache.alloc_block(Gfp::KERNEL).unwrap());
         plan.arm(faults::parse("slab:cache=inode,times=-1").unwrap());
         let refused = cache.alloc(Gfp::KERNEL);
@@ -759,13 +761,13 @@ fn objects_that_stay_constructed_are_not_poisoned() {
     subsystem.check().unwrap();
 }
 
-/// A write that the zone of the smaller size would hide is noticed before the size changes.
+/// A write that the red zone of the smaller size would overwrite is detected before the size changes.
 #[test]
 fn what_is_written_behind_an_object_is_named_when_its_size_changes() {
     let (subsystem, reports) = listening("Z");
     let malloc = Malloc::new(&subsystem).unwrap();
     let memory = malloc.alloc(Layout::from_size_align(40, 8).unwrap(), Gfp::KERNEL).unwrap();
-    // SAFETY: allocated above, freed once; the write is the error that is tested: still in the object.
+    // SAFETY: allocated above, freed once; the write is the error under test, still inside the stride.
     unsafe {
         clobber(memory, 40, 1);
         let memory = malloc.realloc(memory, 48).unwrap();
@@ -775,14 +777,14 @@ fn what_is_written_behind_an_object_is_named_when_its_size_changes() {
     assert_eq!(reports.kinds(), []);
 }
 
-/// The report of a free that cannot be right is of the object in whose bytes the address lies.
+/// An invalid free is reported with the object that contains the address.
 #[test]
 fn an_address_inside_of_an_object_is_reported_with_that_object() {
     let (subsystem, reports) = listening("-");
     let cache = built(&subsystem, SlabDebug::RED_ZONE | SlabDebug::USERS);
     let objects: Vec<_> = (0..5).map(|_| cache.alloc(Gfp::KERNEL).unwrap()).collect();
     for object in &objects {
-        // SAFETY: the error that is tested.
+        // SAFETY: the free is the error under test.
         unsafe { cache.free(object.add(8)) };
         let heard = reports.take();
         let [(CorruptionKind::Interior, _, report)] = &heard[..] else { panic!("{heard:?}") };
@@ -792,7 +794,7 @@ fn an_address_inside_of_an_object_is_reported_with_that_object() {
     unsafe { cache.free_bulk(objects) };
 }
 
-/// Sizes, alignments and ways back of all kinds: the zones lie where the caller's bytes end.
+/// All kinds of sizes, alignments and frees: the red zones begin where the requested bytes end.
 #[test]
 fn a_malloc_that_is_debugged_serves_all_sizes() {
     for rules in ["FZPU", "Z", "P", "-;FZ,malloc-64,malloc-4096"] {
@@ -808,7 +810,7 @@ fn a_malloc_that_is_debugged_serves_all_sizes() {
                 let gfp = if i % 2 == 0 { Gfp::KERNEL } else { Gfp::ZERO };
                 let memory = malloc.alloc(layout, gfp).unwrap();
                 assert!(memory.addr().get().is_multiple_of(align), "{rules} {layout:?}");
-                // SAFETY: so many bytes are ours.
+                // SAFETY: this test owns `size` bytes there.
                 unsafe {
                     let bytes = std::slice::from_raw_parts(memory.as_ptr(), size);
                     assert!(gfp.is_empty() || bytes.iter().all(|byte| *byte == 0), "{rules} {layout:?}");
@@ -828,7 +830,7 @@ fn a_malloc_that_is_debugged_serves_all_sizes() {
         held.push((memory, of_64));
         for (i, (memory, layout)) in held.into_iter().enumerate() {
             let size = [layout.size() / 2 + 1, layout.size() + 3, layout.size() * 3, layout.size()][i % 4];
-            // SAFETY: allocated above with this layout; freed once, by one way or the other.
+            // SAFETY: allocated above with this layout; freed once, with its size or without.
             unsafe {
                 if i % 3 == 0 {
                     let moved = malloc.realloc(memory, size).unwrap();
@@ -872,12 +874,12 @@ fn foreign_and_interior_frees_are_told_where_there_are_red_zones() {
     let kmalloc = subsystem.kmalloc();
     let object = kmalloc.alloc(50, Gfp::KERNEL).unwrap();
     for at in [8, 16, -8, -16, 64, 72] {
-        // SAFETY: that is no object, and the error that is tested.
+        // SAFETY: the free of an address that is no object is the error under test.
         unsafe { kmalloc.free(object.offset(at)) };
         let kinds: Vec<_> = heard.take().into_iter().map(|(kind, _)| kind).collect();
         assert_eq!(kinds, [CorruptionKind::Interior], "{at}");
     }
-    // SAFETY: allocated above; the second one is the error that is tested.
+    // SAFETY: allocated above; the second free is the error under test.
     unsafe {
         kmalloc.free(object);
         kmalloc.free(object);
@@ -888,7 +890,7 @@ fn foreign_and_interior_frees_are_told_where_there_are_red_zones() {
     );
 }
 
-/// Allocates so many, of which nothing is left on this thread's stack afterwards.
+/// Allocates `objects` objects without leaving their addresses on this thread's stack.
 #[inline(never)]
 fn lost(cache: &KmemCache, objects: usize) {
     (0..objects).for_each(|_| _ = std::hint::black_box(cache.alloc(Gfp::KERNEL)));
@@ -898,7 +900,7 @@ fn lost(cache: &KmemCache, objects: usize) {
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
 fn no_stack_has_no_frames_before_any_is_saved_either() {
-    // Other tests save some.
+    // Other tests save stacks, so this one runs alone.
     if !crate::process::is_alone("slab_debug::no_stack_has_no_frames_before_any_is_saved_either") {
         return;
     }
@@ -908,7 +910,7 @@ fn no_stack_has_no_frames_before_any_is_saved_either() {
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
 fn what_no_word_of_the_process_leads_to_is_unreachable() {
-    // Where other tests run, there are words of theirs.
+    // Memory of other tests could hold the addresses, so this one runs alone.
     if !crate::process::is_alone("slab_debug::what_no_word_of_the_process_leads_to_is_unreachable") {
         return;
     }
@@ -916,11 +918,11 @@ fn what_no_word_of_the_process_leads_to_is_unreachable() {
     let cache = |name: &str| KmemCache::builder(name, 64).build_in(&subsystem).unwrap();
     let (leaked, held, plain) = (cache("leaked"), cache("held"), cache("plain"));
     lost(&leaked, 200);
-    // A list, by addresses inside of its objects.
+    // A list with pointers to the inside of its objects.
     let mut first: Box<Option<NonNull<u8>>> = Box::new(None);
     for _ in 0..5 {
         let object = held.alloc(Gfp::KERNEL).unwrap();
-        // SAFETY: the object is so large, and aligned to a word.
+        // SAFETY: the object has 64 bytes, and the word is aligned.
         unsafe { object.add(48).cast::<Option<NonNull<u8>>>().write(*first) };
         *first = Some(object.map_addr(|address| address.saturating_add(56)));
     }
@@ -928,11 +930,11 @@ fn what_no_word_of_the_process_leads_to_is_unreachable() {
     let holders = subsystem.leaks();
     let of = |name: &str| holders.0.iter().find(|holder| holder.cache == name);
     let found = of("leaked").unwrap();
-    // A word that is left of somebody else may look like the address of one.
+    // A stale word elsewhere may look like the address of one.
     assert_eq!((found.objects, found.bytes), (200, 200 * 64));
     assert!((50..=200).contains(&found.unreachable), "{holders}");
     assert!(found.stack.to_string().contains("lost"), "{holders}");
-    // Where the loop is unrolled, each turn is a call stack of its own.
+    // If the loop is unrolled, each iteration has a separate call stack, so the rows are summed.
     let held_by = holders.0.iter().filter(|holder| holder.cache == "held");
     let sums = held_by.fold((0, 0), |sum, holder| (sum.0 + holder.objects, sum.1 + holder.unreachable));
     assert_eq!(sums, (5, 0), "{holders}");

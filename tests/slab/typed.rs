@@ -5,7 +5,7 @@ use std::sync::Arc;
 use uslab::{AllocError, CacheBox, Limit, Magazines, ObjectCache, OwnedBox};
 use uslab_magazine::sync::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 
-/// Counts how many of it exist, and notices use after its end.
+/// Counts its live instances, and notices use after drop.
 struct Tracked {
     alive: Arc<AtomicUsize>,
     name: String,

@@ -1,4 +1,4 @@
-//! Waiting at a limit, on threads and in futures.
+//! Waiting at a limit, with threads and with futures.
 
 use crate::common::{READERS, assert_all_given_back, config, subsystem};
 use proptest::prelude::*;
@@ -20,7 +20,7 @@ use uslab_magazine::{Cpus, Paths, on_cpu};
 const LONG: Duration = Duration::from_secs(60);
 const SMALL: Magazines = Magazines::Sized { capacity: 3, stock: 2, depot_limit: 1 };
 
-/// A waker that counts.
+/// A waker that counts its calls.
 #[derive(Default)]
 struct Woken(Counter);
 impl Wake for Woken {
@@ -36,7 +36,7 @@ fn poll<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
     }
 }
 
-/// A cache of one slab, all of whose objects are out.
+/// A cache of one slab with all objects in use.
 fn at_the_limit(subsystem: &Subsystem) -> (KmemCache, Vec<std::ptr::NonNull<u8>>) {
     let cache = KmemCache::builder("full", 1000).limit(Limit::Slabs(1)).build_in(subsystem).unwrap();
     let objects = (0..cache.geometry().objects()).map(|_| cache.alloc(Gfp::KERNEL).unwrap()).collect();
@@ -75,14 +75,14 @@ fn frees_after_a_grace_period_are_in_no_hurry_once_nobody_waits() {
     let mut waits = full.acquire(Gfp::KERNEL);
     assert!(poll(&mut waits).is_none());
     defer();
-    // Somebody waits, though for another cache. Readers of other tests may be there for a moment.
+    // There is a waiter, though of another cache. Readers of other tests may exist for a moment.
     until(|| left() == 0);
     // SAFETY: allocated above, freed once.
     unsafe { full.free(objects.pop().unwrap()) };
     objects.push(poll(&mut waits).unwrap().unwrap());
     defer();
     assert_eq!(left(), 1);
-    // SAFETY: as above.
+    // SAFETY: allocated above, freed once.
     objects.into_iter().for_each(|object| unsafe { full.free(object) });
 }
 
@@ -108,7 +108,7 @@ fn a_time_that_is_over_is_the_limit_s_error_and_leaves_no_trace() {
     assert_all_given_back(&subsystem);
 }
 
-/// The executor may have polled with another waker than at first.
+/// The executor may have polled with another waker than the first time.
 #[test]
 fn the_last_waker_is_woken_once_and_what_it_was_given_waits_for_it() {
     let subsystem = subsystem(1);
@@ -124,15 +124,15 @@ fn the_last_waker_is_woken_once_and_what_it_was_given_waits_for_it() {
         unsafe { cache.free(objects.pop().unwrap()) };
     }
     assert_eq!(wakers.map(|woken| woken.0.get()), [0, 1]);
-    // Nobody waits: the second one is anybody's. The first is not.
+    // There is no waiter for the second object, so any caller may take it. The first one is reserved.
     objects.push(cache.alloc(Gfp::KERNEL).unwrap());
     assert_eq!(cache.alloc(Gfp::KERNEL), Err(AllocError::CacheLimit { slabs: 1 }));
     objects.push(poll(&mut acquire).unwrap().unwrap());
-    // SAFETY: as above.
+    // SAFETY: allocated above, freed once.
     objects.into_iter().for_each(|object| unsafe { cache.free(object) });
 }
 
-/// It is as a box that is forgotten.
+/// Forgetting it is like forgetting a box.
 #[test]
 fn a_future_that_is_forgotten_takes_one_object_with_it_and_stops_nobody() {
     let subsystem = subsystem(1);
@@ -143,12 +143,12 @@ fn a_future_that_is_forgotten_takes_one_object_with_it_and_stops_nobody() {
     // SAFETY: allocated above, freed once.
     objects.into_iter().for_each(|object| unsafe { cache.free(object) });
     let object = poll(&mut second).unwrap().unwrap();
-    // SAFETY: as above.
+    // SAFETY: allocated above, freed once.
     unsafe { cache.free(object) };
     assert_eq!(cache.info().used, 1);
 }
 
-/// A constructor that panics does so in who made the slab; the next one tries again.
+/// A panic of a constructor reaches the caller that created the slab; the next one tries again.
 #[test]
 fn a_constructor_that_panics_stops_nobody_who_waits() {
     let subsystem = subsystem(1);
@@ -166,7 +166,7 @@ fn a_constructor_that_panics_stops_nobody_who_waits() {
     let all = cache.alloc_bulk(cache.info().objs_per_slab as usize).unwrap();
     let mut futures: Vec<_> = (0..2).map(|_| Box::pin(cache.acquire())).collect();
     assert!(futures.iter_mut().all(|future| poll(future).is_none()));
-    // Given to both, and given up by both.
+    // Both futures were given an object, and both are dropped.
     drop(all);
     drop(futures.split_off(0));
     assert_eq!((cache.info().used, cache.shrink()), (0, 1));
@@ -189,7 +189,7 @@ fn a_cache_that_is_destroyed_tells_who_waits() {
     // SAFETY: allocated above, freed once.
     objects.into_iter().for_each(|object| unsafe { cache.free(object) });
     let object = poll(&mut acquire).unwrap().unwrap();
-    // SAFETY: as above.
+    // SAFETY: allocated above, freed once.
     unsafe { cache.free(object) };
     cache.destroy().unwrap();
     assert_eq!(poll(&mut cache.acquire(Gfp::KERNEL)), Some(Err(AllocError::Destroyed)));
@@ -205,7 +205,7 @@ fn a_child_of_a_fork_has_no_one_who_waits() {
     // SAFETY: allocated above, freed once.
     unsafe { cache.free(objects.pop().unwrap()) };
     assert_eq!(cache.info().waiting, 1, "the first has been given it, and has not run");
-    // SAFETY: this thread goes on as the child's would, and no other one uses the subsystem.
+    // SAFETY: this thread continues as the child's would, and no other thread uses the subsystem.
     unsafe {
         subsystem.before_fork();
         subsystem.after_fork_in_child();
@@ -216,12 +216,12 @@ fn a_child_of_a_fork_has_no_one_who_waits() {
     }
     assert!(cache.info().in_magazines > 0, "the magazines are open again");
     objects.push(cache.alloc(Gfp::KERNEL).unwrap());
-    // The future goes on as a new one, and who comes then is one who waits.
+    // The future is queued anew, and a later one waits behind it.
     objects.push(poll(&mut acquire).unwrap().unwrap());
     let mut third = cache.acquire(Gfp::KERNEL);
     assert_eq!((poll(&mut third), cache.info().waiting), (None, 1));
     drop((third, given));
-    // SAFETY: as above.
+    // SAFETY: allocated above, freed once.
     objects.into_iter().for_each(|object| unsafe { cache.free(object) });
     assert_eq!(cache.info().used, 1, "what was given to who is in the parent");
 }
@@ -242,7 +242,7 @@ fn threads_and_tasks_wait_in_one_queue() {
             says.send(()).unwrap();
             drop(object);
         });
-        // It is the future's turn, whether the thread is there yet or not.
+        // It is the future's turn, although the thread may not be waiting yet.
         drop(all.pop_front());
         assert!(order.recv_timeout(Duration::from_millis(20)).is_err());
         let object = poll(&mut future).unwrap().unwrap();
@@ -252,14 +252,14 @@ fn threads_and_tasks_wait_in_one_queue() {
     });
 }
 
-/// As a pool of connections: many more clients than objects, some of whom lose patience.
+/// Like a pool of connections: many more clients than objects; some of them time out.
 #[test]
 fn under_contention_everybody_is_served_and_nothing_is_lost() {
     for magazines in [Magazines::BySize, Magazines::Off, SMALL] {
         let subsystem = subsystem(4);
         let cache = ObjectCache::builder("pool").ctor(|| 0_u64).align(2048).magazines(magazines);
         let cache = &cache.limit(Limit::Slabs(1)).build_in(&subsystem).unwrap();
-        // Two are left for six.
+        // Two objects are left for six threads.
         let others = cache.alloc_bulk(14).unwrap();
         let served = Counter::new(0);
         let (threads, rounds) = (6, if cfg!(miri) { 5 } else { 400 });
@@ -269,7 +269,7 @@ fn under_contention_everybody_is_served_and_nothing_is_lost() {
                 scope.spawn(move || {
                     on_cpu(thread % 4);
                     for round in 0..rounds {
-                        // Every other one has no time at all.
+                        // Every other request has a very short timeout.
                         let timeout =
                             if (round + thread) % 2 == 0 { LONG } else { Duration::from_micros(20) };
                         match cache.acquire_timeout(timeout) {
@@ -297,7 +297,7 @@ fn under_contention_everybody_is_served_and_nothing_is_lost() {
     }
 }
 
-/// What one thread does with a cache of a few objects.
+/// The operations of one thread on a cache of a few objects.
 #[derive(Clone, Copy, Debug)]
 enum Op {
     Begin,
@@ -322,7 +322,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
 }
 
 proptest! {
-    /// Beside a queue of numbers: whoever is polled has an object if, and only if, its turn has come.
+    /// Compares the futures with a queue of numbers: a polled future has an object if and only if its turn has come.
     #[test]
     fn who_waits_is_served_in_the_order_of_arrival(ops in ops(), slabs in 1..3_u32) {
         on_cpu(0);
@@ -331,7 +331,7 @@ proptest! {
         let cache = cache.build_in(&subsystem).unwrap();
         let most = slabs as usize * cache.geometry().objects();
         let mut held = vec![];
-        // Those who wait, and those who were given something; each is polled once before.
+        // The futures that wait, and those that were given an object; each was polled once.
         let (mut waiting, mut given) = (VecDeque::<Acquiring<'_>>::new(), vec![]);
         for op in ops {
             match op {
@@ -385,13 +385,13 @@ proptest! {
             subsystem.check().unwrap();
         }
         drop((waiting, given));
-        // SAFETY: as above.
+        // SAFETY: allocated above, freed once.
         held.into_iter().for_each(|object| unsafe { cache.free(object) });
         prop_assert_eq!(cache.info().used, 0);
     }
 }
 
-/// A box of it is `Send`, and so is the future.
+/// If a box of the object is `Send`, the future is, too.
 #[test]
 fn the_futures_may_be_sent() {
     fn sent<T: Send>(_: &T) {}
@@ -422,7 +422,7 @@ fn who_waits_and_is_served_has_not_failed() {
     );
     assert!(cache.acquire_timeout(Gfp::KERNEL, Duration::ZERO).is_err());
     assert_eq!(cache.info().failures, failures + 1);
-    // SAFETY: as above.
+    // SAFETY: allocated by `at_the_limit`, freed once.
     objects.into_iter().for_each(|object| unsafe { cache.free(object) });
 }
 
@@ -451,7 +451,7 @@ fn a_pinned_object_is_waited_for() {
     assert!(poll(&mut waiting).unwrap().is_ok());
 }
 
-/// Bytes of an account of four slabs of `cache`'s.
+/// The size of four slabs, as the limit of an account, and the size of one.
 fn four_slabs(subsystem: &Subsystem) -> (usize, usize) {
     let cache = KmemCache::builder("ask", 1000).build_in(subsystem).unwrap();
     (4 * cache.geometry().order().bytes(), cache.geometry().objects())
@@ -481,7 +481,7 @@ fn an_account_is_charged_for_all_of_its_caches_and_takes_from_one_what_another_n
     assert_eq!(other.alloc_block(Gfp::KERNEL).err(), Some(error));
     assert!(stranger.alloc_block(Gfp::KERNEL).is_ok(), "it is not charged");
     drop(held);
-    // They lie in the magazines of CPU 0.
+    // They are in the magazines of CPU 0.
     on_cpu(1);
     let (held, _) = all_of(&other);
     assert_eq!(held.len(), 4 * objects);
@@ -521,7 +521,7 @@ fn more_than_an_account_may_have_is_refused_by_the_account_where_the_cache_itsel
     assert_eq!(account.charged(), 0, "nothing is tried for it");
 }
 
-/// Once what helped against the account's limit was the end of it, and other caches kept their empty slabs.
+/// Regression test: after room in the account was found, no other cache was asked for its empty slabs.
 #[test]
 fn who_finds_room_in_the_account_and_then_no_memory_gets_what_other_caches_keep() {
     let mut config = config(1, 1, 4 << 20);
@@ -537,7 +537,7 @@ fn who_finds_room_in_the_account_and_then_no_memory_gets_what_other_caches_keep(
     let (mut held, _) = all_of(&out);
     let page = || subsystem.pages().alloc_block(Order::ZERO, Gfp::KERNEL, None).ok();
     let _pages: Vec<_> = std::iter::from_fn(page).collect();
-    // Both keep slabs without objects in use.
+    // Both caches keep slabs without objects in use.
     drop(idle);
     held.truncate(held.len() - 2 * out.geometry().objects());
     assert_eq!((small.info().empty, out.info().empty), (4, 2));
@@ -564,7 +564,7 @@ fn a_limit_that_is_set_anew_lets_who_waits_go_on_or_takes_what_is_idle() {
     assert_eq!((cache.info().waiting, cache.info().slabs), (0, 5));
     // SAFETY: allocated above from this cache, freed once.
     unsafe { cache.free(object) };
-    // Slabs without objects in use go at once, the others stay and serve; no other is made.
+    // Slabs without objects in use are freed immediately, the others stay and serve; no slab is created.
     held.truncate(3 * objects);
     account.set_limit(bytes / 2);
     assert_eq!(account.charged(), bytes / 4 * 3);
@@ -594,7 +594,7 @@ fn a_limit_that_is_not_below_the_charge_takes_nothing_of_what_is_idle() {
     assert_eq!(idle(), (0, 0));
 }
 
-/// What it waits for is an object of its own cache.
+/// The waiter needs an object of its own cache.
 #[test]
 fn a_charge_that_comes_back_wakes_nobody_who_waits_at_a_limit_of_its_own() {
     let subsystem = subsystem(1);
@@ -614,7 +614,7 @@ fn a_charge_that_comes_back_wakes_nobody_who_waits_at_a_limit_of_its_own() {
     assert_eq!(woken.0.get(), 1);
 }
 
-/// What can be dropped.
+/// Objects that can be dropped.
 struct Idle(Arc<Mutex<Vec<OwnedBox<[u8; 1000]>>>>);
 impl uslab::Shrinker for Idle {
     fn count(&self) -> usize {
@@ -629,7 +629,7 @@ impl uslab::Shrinker for Idle {
     }
 }
 
-/// What a shrinker of any of them can drop.
+/// A shrinker of any of its caches helps.
 #[test]
 fn at_its_limit_an_account_asks_the_shrinkers_of_all_of_its_caches() {
     let subsystem = subsystem(1);
@@ -646,7 +646,7 @@ fn at_its_limit_an_account_asks_the_shrinkers_of_all_of_its_caches() {
     assert!(account.charged() <= bytes);
 }
 
-/// Drops all that it has when it is asked, and says that there was nothing.
+/// Drops everything when it is called, and reports that it dropped nothing.
 struct Silent(Mutex<Vec<OwnedBox<[u8; 1000]>>>);
 impl uslab::Shrinker for Silent {
     fn count(&self) -> usize {
@@ -659,7 +659,7 @@ impl uslab::Shrinker for Silent {
     }
 }
 
-/// Its allocation was refused, and nobody who frees knew that it would wait.
+/// Regression test: its allocation was refused, and a thread that freed before the wait began did not know of it.
 #[test]
 fn who_begins_to_wait_for_an_account_calls_in_what_came_back_a_moment_before() {
     let subsystem = subsystem(1);
@@ -697,7 +697,7 @@ fn a_slab_that_one_makes_serves_all_who_wait() {
     unsafe { cache.free(first) };
     for acquire in &mut waiting[1..] {
         let object = poll(acquire).unwrap().unwrap();
-        // SAFETY: as above.
+        // SAFETY: allocated above, freed once.
         unsafe { cache.free(object) };
     }
     drop((waiting, held));
@@ -723,7 +723,7 @@ fn who_waits_for_an_account_gets_what_its_other_caches_free() {
     drop(acquire);
     // SAFETY: allocated just now.
     unsafe { other.free(object) };
-    // The first free to a slab after it opens the magazines of the others again.
+    // The first free to a slab after it opens the other caches' magazines again.
     for _ in 0..2 {
         drop(one.alloc_block(Gfp::KERNEL).unwrap());
     }
@@ -736,7 +736,7 @@ fn who_waits_for_an_account_gets_what_its_other_caches_free() {
 fn a_cache_that_is_made_while_somebody_waits_for_its_account_keeps_nothing() {
     let subsystem = subsystem(1);
     let (bytes, _) = four_slabs(&subsystem);
-    // And a page, which is too little for one more.
+    // One page more, which is too little for another slab.
     let account = Account::new_in(&subsystem, bytes + 4096);
     let build = |name, size| KmemCache::builder(name, size).account(&account).build_in(&subsystem).unwrap();
     let one = build("one", 1000);
@@ -754,7 +754,7 @@ fn a_cache_that_is_made_while_somebody_waits_for_its_account_keeps_nothing() {
     assert!(late.info().in_magazines > 0);
 }
 
-/// Of two who wait, what comes back is the first one's, whoever looks first.
+/// If two wait, a charge that is returned belongs to the first, even if the second is polled first.
 #[test]
 fn a_charge_that_came_back_is_the_first_one_s() {
     let subsystem = subsystem(1);
@@ -773,7 +773,7 @@ fn a_charge_that_came_back_is_the_first_one_s() {
     // SAFETY: allocated just now.
     unsafe { other.free(object) };
     let object = poll(&mut second).unwrap().unwrap();
-    // SAFETY: the same.
+    // SAFETY: allocated just now, freed once.
     unsafe { other.free(object) };
 }
 
@@ -805,7 +805,7 @@ fn the_only_cache_that_there_is_has_its_account_shown() {
     assert_eq!(subsystem.info().accounts.len(), 1);
 }
 
-/// As [`Idle`], and gives up while somebody else has the lock.
+/// As [`Idle`], but gives up while another thread has the lock.
 struct Busy(Idle);
 impl uslab::Shrinker for Busy {
     fn count(&self) -> usize {
@@ -816,7 +816,7 @@ impl uslab::Shrinker for Busy {
     }
 }
 
-/// Once such a waiter slept until its time was over.
+/// Regression test: such a waiter slept until its timeout.
 #[test]
 fn a_shrinker_that_gave_up_is_asked_again_by_who_waits_and_for_futures_by_the_reaper() {
     let subsystem = subsystem(1);
@@ -834,7 +834,7 @@ fn a_shrinker_that_gave_up_is_asked_again_by_who_waits_and_for_futures_by_the_re
             while cache.info().waiting == 0 {
                 std::thread::yield_now();
             }
-            // Only now may anything be dropped, and no free tells of that.
+            // Only now can anything be dropped, and no free announces it.
             drop(locked);
             assert_eq!(waiter.join().unwrap(), Ok(()));
         });
@@ -907,7 +907,7 @@ fn pages_that_come_back_wake_the_reaper() {
     }
 }
 
-/// Once the reaper slept beside futures that waited, and was not started before 8 MiB were in use.
+/// Regression test: the reaper slept while futures waited, and was not started before 8 MiB were in use.
 #[test]
 fn who_begins_to_wait_starts_the_reaper_or_wakes_it() {
     let reap_every = Some(Duration::from_millis(1));
@@ -938,7 +938,7 @@ fn who_begins_to_wait_starts_the_reaper_or_wakes_it() {
     }
 }
 
-/// Once it was told that its cache was destroyed, and no shrinker was asked.
+/// Regression test: the error was that the cache is destroyed, and no shrinker was called.
 #[test]
 fn who_waits_and_finds_no_memory_in_the_end_is_told_so() {
     let subsystem = Subsystem::new(config(1, 1, 1 << 20)).unwrap();
@@ -962,7 +962,7 @@ fn who_waits_and_finds_no_memory_in_the_end_is_told_so() {
     assert_eq!(second.info().failures, 1);
 }
 
-/// The objects of its slabs, then its pages. Where it has none either, what another cache keeps helps.
+/// First objects of the other node's slabs, then its pages. If it has none, memory that another cache keeps helps.
 #[test]
 fn who_waits_gets_what_there_is_on_another_node() {
     let subsystem = Subsystem::new(config(2, 2, 16 << 20)).unwrap();
@@ -981,7 +981,7 @@ fn who_waits_gets_what_there_is_on_another_node() {
         unsafe { cache.free(other.pop().unwrap()) };
         other.push(poll(&mut acquire).unwrap().unwrap());
     }
-    // SAFETY: as above.
+    // SAFETY: allocated above, freed once.
     held.into_iter().flatten().for_each(|object| unsafe { cache.free(object) });
 
     for both_full in [false, true] {
@@ -991,7 +991,7 @@ fn who_waits_gets_what_there_is_on_another_node() {
         let build = |name| KmemCache::builder(name, 4096).magazines(Magazines::Off);
         let [first, second] =
             ["first", "second"].map(|name| build(name).account(&account).build_in(&subsystem).unwrap());
-        // An empty slab stays with it.
+        // The cache keeps an empty slab.
         let idle = build("idle").build_in(&subsystem).unwrap();
         drop(idle.alloc_block(Gfp::KERNEL).unwrap());
         account.set_limit(first.geometry().order().bytes());
@@ -1032,11 +1032,11 @@ fn waits_are_counted_when_they_are_over_whatever_their_end() {
     assert!(cache.acquire_timeout(Gfp::KERNEL, Duration::ZERO).is_err());
     assert_eq!(waits(), 3);
     assert!(cache.info().waited_ns > 0);
-    // SAFETY: as above.
+    // SAFETY: allocated above, freed once.
     objects.into_iter().for_each(|object| unsafe { cache.free(object) });
 }
 
-/// Has nothing, and counts how often it is asked; too often is a panic.
+/// Has nothing to drop, and counts its calls; too many are a panic.
 struct Asked(Arc<Counter>, u64);
 impl uslab::Shrinker for Asked {
     fn count(&self) -> usize {
@@ -1075,12 +1075,12 @@ fn who_waits_sleeps_between_two_questions_and_wakes_when_it_is_served() {
         unsafe { cache.free(objects[0]) };
         assert_eq!(waiter.join().unwrap(), Ok(objects[0].addr()));
     });
-    // SAFETY: as above; what the waiter got is the first one again.
+    // SAFETY: allocated above, freed once; the waiter got the first object again.
     objects.into_iter().for_each(|object| unsafe { cache.free(object) });
     assert_eq!(cache.info().used, 0);
 }
 
-/// Without shrinkers and readers.
+/// There are no shrinkers and no readers.
 #[cfg(target_os = "linux")]
 #[test]
 fn who_waits_and_has_nobody_to_ask_sleeps_to_the_end() {
@@ -1095,7 +1095,7 @@ fn who_waits_and_has_nobody_to_ask_sleeps_to_the_end() {
     objects.into_iter().for_each(|object| unsafe { cache.free(object) });
 }
 
-/// Nobody else looks whether they are gone.
+/// No other thread advances the collector.
 #[test]
 fn who_waits_gets_a_slab_whose_readers_are_gone() {
     let _readers = READERS.lock();
@@ -1118,7 +1118,7 @@ fn a_future_gets_what_waits_for_readers_once_the_reaper_has_looked() {
     let subsystem = subsystem(1);
     let (cache, mut objects) = at_the_limit(&subsystem);
     let reader = uslab::rcu::pin();
-    // SAFETY: allocated above, freed once, and nobody reads it.
+    // SAFETY: allocated above, freed once, and not read afterwards.
     unsafe { cache.free_deferred(objects.pop().unwrap()) };
     let mut acquire = cache.acquire(Gfp::KERNEL);
     assert_eq!(poll(&mut acquire), None);
@@ -1129,7 +1129,7 @@ fn a_future_gets_what_waits_for_readers_once_the_reaper_has_looked() {
         poll(&mut acquire)
     });
     objects.push(served.unwrap().unwrap());
-    // SAFETY: as above.
+    // SAFETY: allocated above, freed once.
     objects.into_iter().for_each(|object| unsafe { cache.free(object) });
 }
 
@@ -1149,7 +1149,7 @@ fn tenants_that_press_each_other_for_their_account_lose_nothing() {
                 for round in 0..if cfg!(miri) { 3 } else { 60 } {
                     let cache = &caches[(thread as usize + round) % 3];
                     let mut held = vec![];
-                    // Who holds something does not wait: the others may do so, too.
+                    // A thread that holds objects does not wait, because the others may hold some, too.
                     while let Ok(block) = cache.alloc_block(Gfp::KERNEL) {
                         held.push(block);
                     }
@@ -1177,11 +1177,11 @@ fn a_cache_that_zeroes_on_free_leaves_nothing_of_what_its_users_wrote() {
         let cache = cache.build_in(&subsystem).unwrap();
         let objects: Vec<_> = (0..50).map(|_| cache.alloc(Gfp::ZERO).unwrap()).collect();
         for object in &objects {
-            // SAFETY: ours, and so many bytes long.
+            // SAFETY: this thread owns the object of 100 bytes.
             unsafe { object.write_bytes(7, 100) };
         }
         for object in &objects {
-            // SAFETY: allocated above, freed once; the subsystem keeps the pages, which nobody uses.
+            // SAFETY: allocated above, freed once; the subsystem keeps the pages, which are not used again.
             unsafe {
                 cache.free(*object);
                 assert_eq!(std::slice::from_raw_parts(object.as_ptr(), 100), [0; 100]);
@@ -1190,7 +1190,7 @@ fn a_cache_that_zeroes_on_free_leaves_nothing_of_what_its_users_wrote() {
     }
 }
 
-/// A limit of nothing is never passed.
+/// A limit of 0 can never be met.
 #[test]
 fn nobody_waits_for_what_cannot_be() {
     let subsystem = subsystem(1);
@@ -1203,7 +1203,8 @@ fn nobody_waits_for_what_cannot_be() {
     assert_eq!(none.acquire_timeout(Gfp::KERNEL, LONG), Err(AllocError::AccountLimit { bytes: 100 }));
 }
 
-/// Once a wait that was over opened the magazines of a cache without an owner: the last free of its objects ended nothing.
+/// Regression test: the end of a wait reopened the magazines of a cache without an owner, so that freeing its last object did not
+/// free the cache.
 #[test]
 fn a_cache_that_nobody_owns_ends_though_somebody_waited_for_its_account() {
     let subsystem = Subsystem::new(Config { check_frees: false, ..config(1, 1, 64 << 20) }).unwrap();
@@ -1224,7 +1225,7 @@ fn a_cache_that_nobody_owns_ends_though_somebody_waited_for_its_account() {
     drop(held);
 }
 
-/// Once all caches of the account kept their magazines closed there.
+/// Regression test: all caches of the account kept their magazines closed in the child.
 #[test]
 fn in_the_child_of_a_fork_nobody_waits_for_an_account() {
     use uslab::Fork;
@@ -1238,9 +1239,9 @@ fn in_the_child_of_a_fork_nobody_waits_for_an_account() {
     let (held, _) = all_of(&cache);
     let mut acquire = cache.acquire(Gfp::KERNEL);
     assert_eq!(poll(&mut acquire), None);
-    // Twice: it is over once.
+    // The second fork finds nothing to end.
     for _ in 0..2 {
-        // SAFETY: this thread goes on as the child's would, and no other one uses the subsystem.
+        // SAFETY: this thread continues as the child's would, and no other thread uses the subsystem.
         unsafe {
             subsystem.before_fork();
             subsystem.after_fork_in_child();
@@ -1255,7 +1256,7 @@ fn in_the_child_of_a_fork_nobody_waits_for_an_account() {
     assert_all_given_back(&subsystem);
 }
 
-/// Once who waited for the account went on waiting, and an allocation was told of the account.
+/// Regression test: a waiter for the account kept waiting, and an allocation failed with the account's error.
 #[test]
 fn a_destroyed_cache_is_not_waited_for_although_its_account_is_full() {
     let subsystem = subsystem(1);
@@ -1277,7 +1278,7 @@ fn a_destroyed_cache_is_not_waited_for_although_its_account_is_full() {
     assert!(full.info().in_magazines > 0, "nobody waits for the account");
 }
 
-/// What went before is enough. Once the allocation ended with the panic.
+/// What it dropped before the panic is enough. Regression test: the allocation ended with the panic.
 #[test]
 fn what_a_shrinker_drops_before_it_panics_is_had() {
     struct Drops(Mutex<Vec<uslab::OwnedBox<u64>>>);
@@ -1299,7 +1300,7 @@ fn what_a_shrinker_drops_before_it_panics_is_had() {
     assert_eq!(*cache.alloc().unwrap(), 7);
 }
 
-/// Once an allocation ended with its panic, and the reaper asked nobody behind it.
+/// Regression test: an allocation ended with the panic, and the reaper called no shrinker after it.
 #[test]
 fn a_shrinker_that_panics_keeps_nobody_from_the_others() {
     struct Panics;
@@ -1312,9 +1313,9 @@ fn a_shrinker_that_panics_keeps_nobody_from_the_others() {
         }
     }
     struct Has(Mutex<Vec<std::ptr::NonNull<u8>>>, Arc<KmemCache>);
-    // SAFETY: objects of a cache, which any thread may free.
+    // SAFETY: its objects belong to a cache, and any thread may free them.
     unsafe impl Send for Has {}
-    // SAFETY: as above, under a lock.
+    // SAFETY: the objects are under a lock, and any thread may free them.
     unsafe impl Sync for Has {}
     impl uslab::Shrinker for Has {
         fn count(&self) -> usize {
@@ -1342,7 +1343,7 @@ fn a_shrinker_that_panics_keeps_nobody_from_the_others() {
     }
 }
 
-/// Once the process was aborted.
+/// Regression test: the process was aborted.
 #[test]
 fn a_shrinker_that_panics_does_not_end_the_reaper() {
     struct Panics(std::thread::ThreadId);
@@ -1371,7 +1372,7 @@ fn a_shrinker_that_panics_does_not_end_the_reaper() {
     objects.into_iter().for_each(|object| unsafe { cache.free(object) });
 }
 
-/// Once the subsystem had to grow to 16 MiB for the next try.
+/// Regression test: the next attempt came only when the subsystem had grown to 16 MiB.
 #[test]
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 fn who_waits_starts_the_reaper_although_there_was_no_thread_for_it_before() {
@@ -1388,7 +1389,7 @@ fn who_waits_starts_the_reaper_although_there_was_no_thread_for_it_before() {
     let wait = || assert_eq!(poll(&mut cache.acquire(Gfp::KERNEL)), None);
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
     let taken = statm.split(' ').next().unwrap().parse::<u64>().unwrap() * 4096;
-    // Too little for a thread's stack.
+    // The limit leaves too little for a thread's stack.
     setrlimit(Resource::RLIMIT_AS, taken + (1 << 20), 1 << 62).unwrap();
     wait();
     assert_eq!((reaper().refused, reaper().thread), (1, ReaperThread::Wanted));
@@ -1400,7 +1401,8 @@ fn who_waits_starts_the_reaper_although_there_was_no_thread_for_it_before() {
     objects.into_iter().for_each(|object| unsafe { cache.free(object) });
 }
 
-/// Once the second one asked for ever: what the account gave it, and its own limit took back, told it to ask again.
+/// Regression test: the second waiter retried for ever: each time, the account granted its charge, its own limit undid that, and
+/// the undoing woke it.
 #[test]
 fn who_waits_at_a_limit_of_its_own_beside_who_waits_for_the_account_sleeps() {
     let subsystem = subsystem(1);
@@ -1412,7 +1414,7 @@ fn who_waits_at_a_limit_of_its_own_beside_who_waits_for_the_account_sleeps() {
     assert!(small.geometry().order() < large.geometry().order());
     let (own, _) = all_of(&small);
     let held = large.alloc_blocks(Gfp::KERNEL, large.geometry().objects()).unwrap();
-    // Room for one of the small ones.
+    // Room for a slab of the smaller one.
     account.set_limit(account.charged() + small.geometry().order().bytes());
     let (mut first, mut second) = (large.acquire(Gfp::KERNEL), small.acquire(Gfp::KERNEL));
     assert_eq!([poll(&mut first), poll(&mut second)], [None, None]);
@@ -1420,26 +1422,26 @@ fn who_waits_at_a_limit_of_its_own_beside_who_waits_for_the_account_sleeps() {
     drop((own, held));
 }
 
-/// Once they stayed in the list of the thread that had freed them, which slept.
+/// Regression test: the objects stayed in the list of the thread that had freed them, which slept.
 #[test]
 fn who_waits_gets_what_waits_for_readers_that_are_gone() {
     let _readers = crate::common::READERS.lock();
     let subsystem = subsystem(1);
     let (cache, objects) = at_the_limit(&subsystem);
-    // SAFETY: allocated above, freed once, and nobody reads them.
+    // SAFETY: allocated above, freed once, and not read afterwards.
     objects.into_iter().for_each(|object| unsafe { cache.free_deferred(object) });
     let object = cache.acquire_timeout(Gfp::KERNEL, LONG).unwrap();
-    // SAFETY: as above.
+    // SAFETY: allocated above, freed once.
     unsafe { cache.free(object) };
 }
 
-/// Somebody waits there, and sleeps by now or will do so.
+/// Waits until a waiter has joined, which sleeps by now or will soon.
 fn asleep(cache: &KmemCache) {
     until(|| cache.info().waiting == 1);
     std::thread::sleep(Duration::from_millis(20));
 }
 
-/// Once such a thread slept until its time was over: it had looked once, when nothing waited for readers.
+/// Regression test: such a thread slept until its timeout: it had checked once, before any object waited for readers.
 #[test]
 fn a_thread_that_sleeps_gets_what_begins_to_wait_for_readers_meanwhile() {
     let _readers = READERS.lock();
@@ -1448,15 +1450,15 @@ fn a_thread_that_sleeps_gets_what_begins_to_wait_for_readers_meanwhile() {
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| cache.acquire_timeout(Gfp::KERNEL, LONG).map(|object| object.addr()));
         asleep(&cache);
-        // SAFETY: allocated above, freed once, and nobody reads it.
+        // SAFETY: allocated above, freed once, and not read afterwards.
         unsafe { cache.free_deferred(objects[0]) };
         assert_eq!(waiter.join().unwrap(), Ok(objects[0].addr()));
     });
-    // SAFETY: as above; what the waiter got is the first one again.
+    // SAFETY: allocated above, freed once; the waiter got the first object again.
     objects.into_iter().for_each(|object| unsafe { cache.free(object) });
 }
 
-/// Once only the waiter's own cache was looked at.
+/// Regression test: only the waiter's own cache was checked.
 #[test]
 fn who_waits_for_an_account_gets_what_waits_for_readers_in_its_other_caches() {
     let _readers = READERS.lock();
@@ -1469,7 +1471,7 @@ fn who_waits_for_an_account_gets_what_waits_for_readers_in_its_other_caches() {
         let [other, cache] = [other, build("waits")].map(|builder| builder.build_in(&subsystem).unwrap());
         account.set_limit(other.geometry().order().bytes());
         let object = other.alloc(Gfp::KERNEL).unwrap();
-        // SAFETY: allocated above, freed once, and nobody reads it.
+        // SAFETY: allocated above, freed once, and not read afterwards.
         let give_up = || unsafe {
             if type_stable {
                 other.free(object);
@@ -1495,7 +1497,7 @@ fn who_waits_for_an_account_gets_what_waits_for_readers_in_its_other_caches() {
     }
 }
 
-/// Once it was asked by allocations only.
+/// Regression test: only allocations called it.
 #[test]
 fn a_shrinker_that_is_registered_while_somebody_sleeps_is_asked() {
     let subsystem = subsystem(1);
@@ -1527,7 +1529,7 @@ fn poll_with<F: Future + Unpin>(future: &mut F, waker: &Waker) -> Option<F::Outp
     }
 }
 
-/// Once what it had in hand was lost.
+/// Regression test: the object that it was given was lost.
 #[test]
 fn who_is_served_beside_one_whose_waker_panics_keeps_its_object() {
     let subsystem = subsystem(1);
@@ -1548,7 +1550,7 @@ fn who_is_served_beside_one_whose_waker_panics_keeps_its_object() {
     assert_eq!((cache.info().used, cache.destroy()), (0, Ok(())));
 }
 
-/// Once who came behind the first that panicked was not told.
+/// Regression test: waiters after the first one that panicked were not woken.
 #[test]
 fn a_waker_that_panics_keeps_no_wake_up_from_others() {
     let subsystem = subsystem(1);
@@ -1566,7 +1568,7 @@ fn a_waker_that_panics_keeps_no_wake_up_from_others() {
         assert_eq!(poll_with(&mut counts, &Waker::from(wakers[i].clone())), None);
         (panics, counts)
     });
-    // All are told, whoever panics: of a limit, then of a place that is given up.
+    // All are woken although some panic: after a new limit, then after a freed object.
     account.set_limit(3 * bytes);
     for (i, (panics, mut counts)) in futures.into_iter().enumerate() {
         drop(panics);
@@ -1578,7 +1580,7 @@ fn a_waker_that_panics_keeps_no_wake_up_from_others() {
     drop(held);
 }
 
-/// Once its place stayed in the queue.
+/// Regression test: its place stayed in the queue.
 #[test]
 fn a_waker_that_panics_as_it_is_dropped_leaves_nobody_in_the_queue_and_loses_no_object() {
     use std::task::{RawWaker, RawWakerVTable};
@@ -1591,7 +1593,7 @@ fn a_waker_that_panics_as_it_is_dropped_leaves_nobody_in_the_queue_and_loses_no_
     let subsystem = subsystem(1);
     on_cpu(0);
     let (cache, mut objects) = at_the_limit(&subsystem);
-    // SAFETY: there is nothing behind the pointer.
+    // SAFETY: no function of the vtable uses the pointer.
     let waker = std::mem::ManuallyDrop::new(unsafe { Waker::new(std::ptr::null(), &VTABLE) });
     let [mut first, mut second, mut third] = [(); 3].map(|()| cache.acquire(Gfp::KERNEL));
     for future in [&mut first, &mut second, &mut third] {
@@ -1602,7 +1604,7 @@ fn a_waker_that_panics_as_it_is_dropped_leaves_nobody_in_the_queue_and_loses_no_
     unsafe { cache.free(objects.pop().unwrap()) };
     objects.push(poll_with(&mut first, &waker).unwrap().unwrap());
     assert_eq!(cache.info().waiting, 1);
-    // SAFETY: as above.
+    // SAFETY: allocated above, freed once.
     objects.into_iter().for_each(|object| unsafe { cache.free(object) });
     drop(third);
     assert_eq!((cache.info().used, cache.info().waiting, cache.destroy()), (0, 0, Ok(())));

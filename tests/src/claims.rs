@@ -1,9 +1,9 @@
-//! The table of claims: what is claimed (`tests/claims.toml`) joined with what ran.
+//! The table of claims: the claims (`tests/claims.toml`) joined with the tests that ran for them.
 //!
-//! The runners leave a file of rows each in `target/loom`: `check-all` the models, the planted bugs and the schedules,
-//! `check-orderings` the mutants of orderings. What `check-mutants` came to takes hours, so it is kept (`tests/mutants_ran.json`). Nothing in the table but the claims' words is written by hand, and the
-//! words must fit: a claim without a model, or without anything that can kill it, is an error, and so is a model that
-//! belongs to no claim.
+//! The runners write rows to files in `target/loom`: `check-all` for models, planted bugs and schedules, `check-orderings` for
+//! mutants of orderings. `check-mutants` takes hours, so its results are kept in the repository (`tests/mutants_ran.json`). Only
+//! the claims' words are written by hand, and they must fit the rows: a claim without a model, or without anything that can kill
+//! it, is an error, and so is a model that belongs to no claim.
 
 use crate::workspace;
 use anyhow::{Context, anyhow, bail, ensure};
@@ -12,27 +12,27 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-/// One claim, in words.
+/// A claim in words, from `tests/claims.toml`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Claim {
     /// The crate's directory.
     pub floor: String,
-    /// A short name, as models' rows begin with it.
+    /// A short name, with which the names of its models begin.
     pub property: String,
-    /// What holds.
+    /// The property that holds.
     pub holds: String,
     /// What its models do not show.
     pub beyond: String,
 }
 
-/// Files that no concurrent checker reaches, in words.
+/// Files that no concurrent checker reaches, with the reason.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Unreached {
-    /// Relative to the workspace's root.
+    /// Paths relative to the workspace.
     pub files: Vec<String>,
-    /// Why none needs to, or what looks at them instead.
+    /// Why no checker needs to reach them, or what tests them instead.
     pub reason: String,
 }
 
@@ -49,15 +49,15 @@ fn words() -> anyhow::Result<String> {
     std::fs::read_to_string(&path).with_context(|| path.display().to_string())
 }
 
-/// What `tests/claims.toml` says of files that no concurrent checker reaches.
+/// Reads the entries of `tests/claims.toml` about files that no concurrent checker reaches.
 ///
 /// # Errors
-/// It cannot be read.
+/// The file cannot be read.
 pub fn unreached() -> anyhow::Result<Vec<Unreached>> {
     Ok(toml::from_str::<File>(&words()?).context("tests/claims.toml")?.unreached)
 }
 
-/// Whose rows a file holds.
+/// The program that wrote a file of rows.
 #[derive(Clone, Copy, Debug)]
 pub enum Runner {
     /// `check-all`.
@@ -67,7 +67,7 @@ pub enum Runner {
 }
 
 impl Runner {
-    /// Where its rows lie.
+    /// The path of its rows.
     pub fn file(self) -> PathBuf {
         workspace().join(match self {
             Self::All => "target/loom/rows.txt",
@@ -76,29 +76,29 @@ impl Runner {
     }
 }
 
-/// What a run of `cargo check-mutants --record` came to.
+/// The recorded result of `cargo check-mutants --record`.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct MutantRun {
-    /// What noticed: `tests and models`, say.
+    /// The tests that judged: `tests and models`, for example.
     pub by: String,
-    /// What it was of, and when that was committed.
+    /// The commit that was mutated, with its date.
     pub commit: String,
-    /// The mutants that it was about.
+    /// The number of selected mutants.
     pub mutants: usize,
-    /// How many of them were judged; they are drawn at random.
+    /// The number that was judged; they are drawn at random.
     pub judged: usize,
-    /// How many of these had each verdict, and how many mutants did not compile.
+    /// The counts of verdicts, and of mutants that did not compile.
     pub verdicts: String,
-    /// Those that nothing noticed and that are argued to change nothing.
+    /// The number of live mutants that are argued to change nothing.
     pub equivalent: usize,
-    /// The others that nothing noticed.
+    /// The rate of other live mutants.
     pub live: String,
-    /// Those that only a model's floor noticed.
+    /// The rate of mutants that only a model's floor noticed.
     pub by_floors: String,
 }
 
-/// `tests/mutants_ran.json`: what was recorded.
+/// The contents of `tests/mutants_ran.json`.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct MutantRuns {
@@ -109,16 +109,16 @@ impl MutantRuns {
     fn path() -> PathBuf {
         workspace().join("tests/mutants_ran.json")
     }
-    /// All that was recorded.
+    /// Reads all records.
     ///
     /// # Errors
-    /// The file cannot be read, or is no such file.
+    /// The file cannot be read or parsed.
     pub fn read() -> anyhow::Result<Self> {
         let path = Self::path();
         let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
         serde_json::from_str(&text).with_context(|| path.display().to_string())
     }
-    /// Records a run in place of the last one of the same tests.
+    /// Replaces the record of the same tests, or adds one.
     ///
     /// # Errors
     /// The file cannot be read or written.
@@ -131,7 +131,7 @@ impl MutantRuns {
         let path = Self::path();
         std::fs::write(&path, text).with_context(|| path.display().to_string())
     }
-    /// The part of the table.
+    /// The table's section about mutants.
     fn table(&self) -> String {
         let mut out = String::from(MUTANTS);
         for run in &self.run {
@@ -157,7 +157,7 @@ would have noticed it; a run of the models alone does, and what they leave is fo
 out. *Live* and *unreached* count those, too, that are argued to change nothing. What recorded runs came to:
 ";
 
-/// The directory of a package's crate; `litmus` are the shapes of `uslab-sync`.
+/// The directory of a package's crate. `litmus`, the shapes, belongs to `uslab-sync`.
 pub fn floor(package: &str) -> Option<&'static str> {
     match package {
         "litmus" => Some("magazine/sync"),
@@ -176,17 +176,17 @@ struct Model {
     executions: u64,
 }
 
-/// What ran, for one property of one floor.
+/// The tests that ran for one property of one crate.
 #[derive(Clone, Debug, Default)]
 struct Evidence {
     models: Vec<Model>,
     planted: BTreeSet<String>,
     orderings: BTreeSet<String>,
-    /// Threads and schedules.
+    /// Of each scenario, the threads and the schedules.
     schedules: Vec<(u32, u64)>,
 }
 
-/// The properties that a model's name begins with: `M1 M2: rounds travel` has two.
+/// The properties with which a model's name begins: `M1 M2: rounds travel` has two.
 pub fn properties(name: &str) -> impl Iterator<Item = &str> {
     let property = |word: &&str| {
         let mut chars = word.chars();
@@ -197,7 +197,7 @@ pub fn properties(name: &str) -> impl Iterator<Item = &str> {
     name.split([' ', ':']).take_while(property)
 }
 
-/// All claims with what ran for them.
+/// All claims with their evidence.
 #[derive(Clone, Debug)]
 pub struct Claims {
     list: Vec<(Claim, Evidence)>,
@@ -206,10 +206,10 @@ pub struct Claims {
 }
 
 impl Claims {
-    /// Reads the words and all rows; without `orderings` not those of the weaker orderings.
+    /// Reads the claims and all rows; without `orderings`, not the rows of weaker orderings.
     ///
     /// # Errors
-    /// A file that cannot be read, or rows and words that do not fit each other.
+    /// A file cannot be read, or rows and claims do not fit each other.
     pub fn read(orderings: bool) -> anyhow::Result<Self> {
         let rows = |runner: Runner, command: &str| {
             let path = runner.file();
@@ -254,11 +254,11 @@ impl Claims {
         Ok(claims)
     }
 
-    /// `package | MODEL name | ...` and its like.
+    /// Adds a row like `package | MODEL name | ...`.
     fn take(&mut self, row: &str) -> anyhow::Result<()> {
         let mut parts = row.split(" | ");
         let (Some(package), Some(head)) = (parts.next(), parts.next()) else { bail!("no package") };
-        // An example's models are its own affair.
+        // Models of an example belong to no claim.
         let Some(floor) = floor(package) else { return Ok(()) };
         let (kind, name) = head.split_once(' ').context("no name")?;
         let parts: Vec<&str> = parts.collect();
@@ -293,11 +293,11 @@ impl Claims {
         Ok(())
     }
 
-    /// How many there are.
+    /// The number of claims.
     pub fn len(&self) -> usize {
         self.list.len()
     }
-    /// Whether there are none.
+    /// Returns `true` if there are no claims.
     pub fn is_empty(&self) -> bool {
         self.list.is_empty()
     }
@@ -356,7 +356,7 @@ impl Claims {
     }
 }
 
-/// How a line of the table begins that has a claim's weaker orderings.
+/// The beginning of a table line with a claim's weaker orderings.
 pub const WEAKER: &str = "- killed by the weaker orderings: ";
 
 const HEAD: &str = "\
@@ -383,13 +383,13 @@ Neither the models, nor schedules, nor the simulation, nor the stepper, nor the 
 `cargo check-reach` prints what else does.
 ";
 
-/// `2`, or `2 to 3`.
+/// Formats a range as `2`, or as `2 to 3`.
 fn range(numbers: impl Iterator<Item = u32> + Clone) -> String {
     let (least, most) = (numbers.clone().min().unwrap_or(0), numbers.max().unwrap_or(0));
     if least == most { least.to_string() } else { format!("{least} to {most}") }
 }
 
-/// Relative to the workspace.
+/// The path relative to the workspace.
 fn shown(path: &Path) -> std::path::Display<'_> {
     path.strip_prefix(workspace()).unwrap_or(path).display()
 }

@@ -1,12 +1,12 @@
-//! Who imports what from whom: the arrows between the files of a crate, drawn from its shipping sources.
+//! The imports between the files of a crate, drawn as arrows from its shipping sources.
 //!
-//! The drawing follows `mod` items from the crate's root, as the compiler does, and leaves out what a shipping build does not
-//! compile: tests, models, schedules, and what is for checkers only. An arrow is a `use`, or a path in an expression, a type or
-//! a macro's arguments. It leads to the file that *defines* what is named: a re-export is followed to its end, and a module
-//! that re-exports what lies below it, and does not use it, is a facade and draws no arrow. Inline modules belong to their file.
+//! The drawing follows `mod` items from the crate's root, as the compiler does, and omits what a shipping build does not compile:
+//! tests, models, schedules, and code for checkers only. An arrow is a `use`, or a path in an expression, a type or a macro's
+//! arguments. It leads to the file that *defines* the named item: re-exports are followed to their end. A module that re-exports
+//! items of its children without using them is a facade and draws no arrow. Inline modules belong to their file.
 //!
-//! Methods draw no arrow: a call of `core.free()` names no module. What belongs to a type and stands in another file is found
-//! by its `impl`, which does.
+//! Methods draw no arrow: a call of `core.free()` names no module. Methods in another file than their type are found by their
+//! `impl`, which draws one.
 
 use crate::source;
 use anyhow::{Context, anyhow, ensure};
@@ -18,35 +18,35 @@ use std::path::{Path, PathBuf};
 use syn::visit::{self, Visit};
 use syn::{Attribute, Item, UseTree, Visibility};
 
-/// A path as it is written.
+/// The segments of a path as it is written.
 type Path_ = Vec<String>;
 
 #[derive(Debug, Default)]
 struct Module {
-    /// From the crate's root.
+    /// The module's path from the crate's root.
     path: Path_,
     parent: usize,
     file: usize,
-    /// Several of one name where a `cfg` decides.
+    /// Child modules by name; several of one name if a `cfg` decides.
     children: BTreeMap<String, Vec<usize>>,
-    /// What is defined here.
+    /// The names of items defined here.
     items: BTreeSet<String>,
-    /// What is imported, by the name that it has here.
+    /// Imports, by the name that they have here.
     names: BTreeMap<String, Path_>,
     globs: Vec<Path_>,
-    /// Imports, each with the name that it is re-exported by, if it is.
+    /// Imports, with the name of the re-export if it is one.
     uses: Vec<(Path_, Option<String>)>,
-    /// Paths of more than one segment in the rest.
+    /// Paths of more than one segment, other than imports.
     paths: BTreeSet<Path_>,
-    /// What all paths in the rest begin with.
+    /// The first segments of all paths other than imports.
     mentioned: BTreeSet<String>,
 }
 
-/// What a path leads to.
+/// The target of a path.
 #[derive(Clone, Copy, Debug)]
 enum Target {
     Module(usize),
-    /// Something that a module defines.
+    /// An item that this module defines.
     Item(usize),
 }
 
@@ -54,20 +54,20 @@ enum Target {
 #[derive(Debug, Default)]
 pub struct Imports {
     modules: Vec<Module>,
-    /// Each file with the module that it is.
+    /// Each file, with the path of its module.
     files: Vec<(PathBuf, Path_)>,
-    /// By importing and imported file: what is named.
+    /// The names behind each arrow, by importing and imported file.
     arrows: BTreeMap<(usize, usize), BTreeSet<String>>,
 }
 
-/// One arrow, with all that it stands for.
+/// An arrow, with the names that it stands for.
 #[derive(Clone, Debug)]
 pub struct Arrow<'i> {
-    /// The file that imports.
+    /// The importing file.
     pub from: &'i Path,
-    /// The one that defines what is imported.
+    /// The file that defines the imported items.
     pub to: &'i Path,
-    /// What that is.
+    /// The imported names.
     pub names: Vec<&'i str>,
     /// The first segments of both modules' paths; empty for the crate's root.
     pub rooms: [&'i str; 2],
@@ -80,10 +80,10 @@ impl fmt::Display for Arrow<'_> {
 }
 
 impl Imports {
-    /// Draws the crate whose root is the file `root`.
+    /// Draws the crate whose root module is the file `root`.
     ///
     /// # Errors
-    /// A file that cannot be read or is no Rust, or a module without a file.
+    /// A file cannot be read or parsed, or a module has no file.
     pub fn draw(root: &Path) -> anyhow::Result<Self> {
         let mut imports = Self::default();
         let top = imports.module(Vec::new(), 0, 0);
@@ -97,7 +97,7 @@ impl Imports {
         self.modules.len() - 1
     }
 
-    /// Reads a file, which is `module` and has its children's files in `below`.
+    /// Reads a file, which is `module`; the files of its children are in `below`.
     fn file(&mut self, file: &Path, module: usize, below: PathBuf) -> anyhow::Result<()> {
         let text = std::fs::read_to_string(file).with_context(|| file.display().to_string())?;
         let parsed = syn::parse_file(&text).map_err(|error| anyhow!("{}: {error}", file.display()))?;
@@ -120,7 +120,7 @@ impl Imports {
                         self.items(items, child, &below)?;
                         continue;
                     }
-                    // Beside the file that declares it.
+                    // Relative to the file that declares the module.
                     let here = &self.files[self.modules[module].file].0;
                     let other = path_attribute(&declared.attrs).map(|file| here.with_file_name(file));
                     let files = other.into_iter().chain([below.with_extension("rs"), below.join("mod.rs")]);
@@ -135,7 +135,7 @@ impl Imports {
         Ok(())
     }
 
-    /// What `name` is in `module`.
+    /// The targets of `name` in `module`.
     fn find(&self, module: usize, name: &str, steps: usize) -> Vec<Target> {
         let here = &self.modules[module];
         if let Some(children) = here.children.get(name) {
@@ -144,7 +144,7 @@ impl Imports {
         if here.items.contains(name) {
             return vec![Target::Item(module)];
         }
-        // An import may name itself, and globs each other.
+        // Imports may refer to themselves, and globs to each other, so the number of steps is limited.
         let Some(steps) = steps.checked_sub(1) else { return Vec::new() };
         if let Some(path) = here.names.get(name) {
             return self.resolve(module, path, steps);
@@ -157,7 +157,7 @@ impl Imports {
         found.collect()
     }
 
-    /// What a path leads to that is written in `module`; nothing outside of the crate.
+    /// The targets of a path that is written in `module`; none outside the crate.
     fn resolve(&self, module: usize, path: &[String], steps: usize) -> Vec<Target> {
         let mut base = module;
         let mut rest = path;
@@ -177,7 +177,7 @@ impl Imports {
         rest.iter().fold(vec![Target::Module(base)], |found, name| {
             let next = found.into_iter().flat_map(|target| match target {
                 Target::Module(module) => self.find(module, name, steps),
-                // Of `Type::function` the type is what is imported.
+                // In `Type::function`, the type is imported.
                 item @ Target::Item(_) => vec![item],
             });
             next.collect()
@@ -187,7 +187,7 @@ impl Imports {
     fn connect(&mut self) {
         const STEPS: usize = 8;
         let mut arrows: BTreeMap<(usize, usize), BTreeSet<String>> = BTreeMap::new();
-        // The root is a facade.
+        // The crate's root is a facade.
         for (at, module) in self.modules.iter().enumerate() {
             let uses = module.uses.iter().map(|(path, name)| (path, name.as_ref()));
             for (path, reexported) in uses.chain(module.paths.iter().map(|path| (path, None))) {
@@ -210,11 +210,11 @@ impl Imports {
         self.arrows = arrows;
     }
 
-    /// How many files there are.
+    /// The number of files.
     pub fn files(&self) -> usize {
         self.files.len()
     }
-    /// Where they lie.
+    /// The paths of the files.
     pub fn paths(&self) -> impl Iterator<Item = &Path> {
         self.files.iter().map(|(path, _)| &**path)
     }
@@ -234,9 +234,9 @@ impl Imports {
         self.arrows.keys().map(|ends| self.arrow(*ends))
     }
 
-    /// The circles: files each of which imports from all others, be it through some of them. The largest first.
+    /// The circles, the largest first: files that all import from each other, directly or through others.
     pub fn circles(&self) -> Vec<Circle<'_>> {
-        // Few files: who reaches whom, squared until nothing changes.
+        // There are few files, so the transitive closure is computed by squaring.
         let mut reach: Vec<BTreeSet<usize>> = vec![BTreeSet::new(); self.files.len()];
         for (from, to) in self.arrows.keys() {
             reach[*from].insert(*to);
@@ -267,10 +267,10 @@ impl Imports {
     }
 }
 
-/// Files that import from each other.
+/// A circle: files that import from each other.
 #[derive(Clone, Debug)]
 pub struct Circle<'i> {
-    /// How many.
+    /// The number of files.
     pub files: usize,
     /// The arrows between them.
     pub arrows: Vec<Arrow<'i>>,
@@ -283,7 +283,7 @@ impl fmt::Display for Circle<'_> {
     }
 }
 
-/// Whether a shipping build may compile what has these attributes.
+/// Returns `true` if a shipping build may compile an item with these attributes.
 fn ships(attributes: &[Attribute]) -> bool {
     attributes.iter().all(source::ships)
 }
@@ -299,7 +299,7 @@ fn path_attribute(attributes: &[Attribute]) -> Option<String> {
     })
 }
 
-/// Reads the items of a module.
+/// Collects the imports and paths of a module.
 struct Reader<'m> {
     module: &'m mut Module,
 }
@@ -330,7 +330,7 @@ impl Reader<'_> {
         self.module.names.insert(name, path);
     }
 
-    /// Paths among tokens that nobody parses: the arguments of macros.
+    /// Collects paths among unparsed tokens: the arguments of macros.
     fn tokens(&mut self, tokens: TokenStream) {
         let tokens: Vec<TokenTree> = tokens.into_iter().collect();
         let is_colon =
@@ -364,7 +364,7 @@ impl Reader<'_> {
     }
 }
 
-/// What has attributes is left out where it does not ship.
+/// Skips nodes whose attributes keep them out of a shipping build.
 macro_rules! where_it_ships {
     ($($visit:ident: $node:ident),* $(,)?) => {
         $(fn $visit(&mut self, node: &'ast syn::$node) {
@@ -429,7 +429,7 @@ impl<'ast> Visit<'ast> for Reader<'_> {
     }
 }
 
-/// What a manifest says about dependencies.
+/// The parts of a manifest that concern dependencies.
 #[derive(Deserialize)]
 struct Manifest {
     workspace: Option<Workspace>,
@@ -446,14 +446,14 @@ struct Workspace {
 /// A crate of the workspace.
 #[derive(Clone, Debug)]
 pub struct Crate {
-    /// Its directory, from the workspace's root.
+    /// Its directory, relative to the workspace.
     pub directory: PathBuf,
     /// The directories of the crates that it depends on.
     pub dependencies: Vec<PathBuf>,
 }
 
 impl Crate {
-    /// The roots of its library and its program.
+    /// The root files of its library and its program.
     pub fn roots(&self) -> impl Iterator<Item = PathBuf> + use<> {
         let src = self.directory.join("src");
         ["lib.rs", "main.rs"].into_iter().map(move |root| src.join(root))
@@ -463,7 +463,7 @@ impl Crate {
 /// The crates of the workspace at `root`.
 ///
 /// # Errors
-/// A manifest that cannot be read.
+/// A manifest cannot be read.
 pub fn crates(root: &Path) -> anyhow::Result<Vec<Crate>> {
     let manifest = |directory: &Path| -> anyhow::Result<Manifest> {
         let path = root.join(directory).join("Cargo.toml");

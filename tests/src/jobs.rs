@@ -1,4 +1,4 @@
-//! Many jobs, with a bar that shows how far they are; and jobs that may take so long and no longer.
+//! Runs many jobs with a progress bar, and commands with a time limit.
 
 use anyhow::{Context, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -11,10 +11,10 @@ use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 use uslab_sync::{AtomicUsize, Ordering::Relaxed};
 
-/// Does all of `jobs`, as many at a time as there are CPUs; the results in their order.
+/// Runs all of `jobs`, as many at a time as there are CPUs. Returns the results in their order.
 ///
 /// # Errors
-/// The first failure of a job. No other job begins after it.
+/// The first failure of a job. No job begins after it.
 pub fn side_by_side<J: Sync, R: Send>(
     what: &'static str,
     jobs: &[J],
@@ -23,7 +23,7 @@ pub fn side_by_side<J: Sync, R: Send>(
     let progress = progress(jobs.len(), what);
     let workers = std::thread::available_parallelism().map_or(1, usize::from);
     let (progress, work) = (&progress, &work);
-    // Who is done takes the next one.
+    // Each thread takes the next job when it is done.
     let next = &AtomicUsize::new(0);
     let share = || {
         let mut done = vec![];
@@ -50,7 +50,7 @@ pub fn side_by_side<J: Sync, R: Send>(
     done.into_iter().map(|(_, result)| result).collect()
 }
 
-/// A bar on standard error; nothing where that is no terminal.
+/// A progress bar on standard error; hidden if that is not a terminal.
 fn progress(steps: usize, what: &'static str) -> ProgressBar {
     let bar = ProgressBar::new(steps as u64);
     if let Ok(style) = ProgressStyle::with_template("{prefix} {pos}/{len} {elapsed} {wide_msg}") {
@@ -59,7 +59,7 @@ fn progress(steps: usize, what: &'static str) -> ProgressBar {
     bar.with_prefix(what)
 }
 
-/// The errors of a compiler that cargo reports with `--message-format json`.
+/// The compiler errors that cargo reports with `--message-format json`.
 pub fn errors(said: &str) -> impl Iterator<Item = Value> {
     said.lines().filter_map(|line| {
         let mut line: Value = serde_json::from_str(line).ok()?;
@@ -68,28 +68,29 @@ pub fn errors(said: &str) -> impl Iterator<Item = Value> {
     })
 }
 
-/// How a command ended.
+/// The result of a command.
 #[derive(Debug)]
 pub struct Ended {
-    /// `None`: it took too long, and was killed, here or by a limit of CPU time of its own.
+    /// `None` if it took too long, and was killed, here or by its own limit of CPU time.
     pub status: Option<ExitStatus>,
-    /// All that it printed.
+    /// Its whole output.
     pub said: String,
-    /// The CPU time that it used, to a few milliseconds.
+    /// The CPU time that it used, exact to a few milliseconds.
     pub used: Duration,
 }
 
-/// Runs a command. It is killed once it has used so much CPU time, or next to none for so long without asking for more: on a machine
-/// that does other things, too, the time that passes says little.
+/// Runs a command. It is killed once it has used `limit` of CPU time, or if for that long it used almost none and was not waiting
+/// for a CPU. On a busy machine the elapsed time alone says little.
 ///
 /// # Errors
-/// It cannot be started, what it prints cannot be read, or somebody else killed it, such as a system without memory: that says nothing of it.
+/// It cannot be started, its output cannot be read, or another process killed it, such as a system that is out of memory: its
+/// result would mean nothing.
 pub fn run_within(command: &mut Command, limit: Duration) -> anyhow::Result<Ended> {
     let mut said = tempfile::tempfile().context("a temporary file for what a program prints")?;
     command.stdin(Stdio::null()).stdout(said.try_clone()?).stderr(said.try_clone()?);
     let begun = Instant::now();
     let mut child = command.spawn().with_context(|| command.get_program().display().to_string())?;
-    // Since when it is looked at, and what it had used by then.
+    // The start of the interval that is observed, and the CPU time used before it.
     let (mut at, mut before) = (begun, Duration::ZERO);
     let (status, used) = loop {
         let used = cpu_time(child.id()).unwrap_or_else(|| begun.elapsed());
@@ -102,7 +103,7 @@ pub fn run_within(command: &mut Command, limit: Duration) -> anyhow::Result<Ende
         }
         let mut ends = used >= limit;
         if at.elapsed() >= limit {
-            // What waits in vain may wake up now and then, and look.
+            // A process that waits for ever may still wake up now and then.
             ends |= (used - before) * 20 < at.elapsed() && !asks_for_cpu(child.id());
             (at, before) = (Instant::now(), used);
         }
@@ -119,26 +120,27 @@ pub fn run_within(command: &mut Command, limit: Duration) -> anyhow::Result<Ende
     Ok(Ended { status, said: String::from_utf8_lossy(&bytes).into_owned(), used })
 }
 
-/// Signals as all Linux has them, and other systems.
+/// Signal numbers of Linux and other systems.
 const SIGKILL: i32 = 9;
 const SIGTERM: i32 = 15;
-/// A limit of CPU time.
+/// The signal at the limit of CPU time.
 const SIGXCPU: i32 = 24;
 
-/// What a process and those that it waited for have used, where there is a `/proc` (proc(5)).
+/// The CPU time of a process and of the children for which it waited, if there is a `/proc` (proc(5)).
 fn cpu_time(process: u32) -> Option<Duration> {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    // Behind the name, which may have anything in it, the twelfth to the fifteenth, in ticks of 10 ms.
+    // The twelfth to fifteenth field after the name, which may contain anything; in ticks of 10 ms.
     let fields = stat.rsplit_once(") ")?.1.split(' ').skip(11).take(4);
     let ticks: u64 = fields.map(|field| field.parse::<u64>().unwrap_or(0)).sum();
     Some(Duration::from_millis(10 * ticks))
 }
 
-/// Whether a thread of a process could run, where there is a `/proc` (proc(5)): it has no CPU only because others have them.
+/// Returns `true` if a thread of the process is ready to run, if there is a `/proc` (proc(5)): it lacks a CPU only because others
+/// use it.
 fn asks_for_cpu(process: u32) -> bool {
     let threads = std::fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
     threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("stat")).ok()).any(|stat| {
-        // Behind the name, which may have anything in it, the state.
+        // The state is the first field after the name, which may contain anything.
         stat.rsplit_once(") ").is_some_and(|(_, fields)| fields.starts_with('R'))
     })
 }
@@ -159,7 +161,7 @@ mod tests {
         assert!(ended.status.is_none() && ended.said.trim() == "here", "{ended:?}");
     }
 
-    /// What the system killed for want of memory had failed, and a mutant was noticed.
+    /// Regression test: a process that the system killed for lack of memory counted as failed, and its mutant as noticed.
     #[test]
     fn what_others_kill_is_an_error_and_ends_all() {
         for signal in ["KILL", "TERM"] {
@@ -181,19 +183,19 @@ mod tests {
         assert!(begun.try_iter().count() < 500);
     }
 
-    /// Each look was taken for work, and a mutant that waited for what never came ran on.
+    /// Regression test: each wake-up counted as work, so a mutant that waited for ever was not killed.
     #[test]
     fn what_only_wakes_up_and_looks_is_killed() {
         let ended = shell("while sleep 0.2; do :; done", 1.0);
         assert!(ended.status.is_none() && ended.used < Duration::from_secs(1), "{ended:?}");
     }
 
-    /// On a busy machine a process got no CPU for seconds, and was said to be out of time.
+    /// Regression test: on a busy machine a process got no CPU for seconds, and counted as out of time.
     #[test]
     fn what_could_run_is_told_from_what_waits() {
         for (script, asks) in [("while :; do :; done", true), ("exec sleep 1000", false)] {
             let mut child = Command::new("sh").args(["-c", script]).spawn().unwrap();
-            // Once it is what it is to be.
+            // Until the shell has become that program.
             let said = (0..10_000).any(|_| {
                 std::thread::sleep(Duration::from_millis(2));
                 asks_for_cpu(child.id()) == asks

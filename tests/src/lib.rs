@@ -1,5 +1,5 @@
-//! End-to-end tests, stress and real programs for uslab; and the runners: `cargo check-all` for all quick tests,
-//! `cargo check-orderings` for the memory orderings, `cargo check-claims` for the table of what they show.
+//! End-to-end tests, stress and real programs for uslab. The runners: `cargo check-all` runs all quick tests, `cargo
+//! check-orderings` weakens memory orderings, `cargo check-claims` writes the table of claims.
 
 pub mod claims;
 pub mod imports;
@@ -18,32 +18,33 @@ use std::sync::Once;
 
 /// The workspace's root.
 pub fn workspace() -> &'static Path {
-    // `tests/` lies in it.
+    // `tests/` is in the workspace's root.
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."))
 }
 
-/// The cargo that runs this, in the workspace's root.
+/// A command for the cargo that runs this program, in the workspace's root.
 pub fn cargo() -> Command {
     cargo_in(workspace())
 }
 
-/// The cargo that runs this, in the root of another workspace.
+/// A command for the cargo that runs this program, in the root of another workspace.
 pub fn cargo_in(root: &Path) -> Command {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.current_dir(root);
     cargo
 }
 
-/// The command `uslab`, as this program is built and beside it. For programs that cargo runs from `deps`.
+/// The path of the command `uslab`, built with the profile of this program and in its directory. For programs that cargo runs
+/// from `deps`.
 ///
 /// # Panics
-/// It does not build.
+/// The build fails.
 pub fn uslab() -> PathBuf {
     static ONCE: Once = Once::new();
     built(&ONCE, &["--bin", "uslab"], "uslab")
 }
 
-/// The same of the command `uslab-lab`.
+/// As [`uslab`], for the command `uslab-lab`.
 ///
 /// # Panics
 /// As [`uslab`].
@@ -52,26 +53,26 @@ pub fn lab() -> PathBuf {
     built(&ONCE, &["--bin", "uslab-lab"], "uslab-lab")
 }
 
-/// The same of `libuslab.so`.
+/// As [`uslab`], for `libuslab.so`.
 ///
 /// # Panics
 /// As [`uslab`].
 pub fn libuslab() -> PathBuf {
     static ONCE: Once = Once::new();
-    // There is no name for it: it is one of the libraries.
+    // Cargo cannot build this library alone by name.
     built(&ONCE, &["--lib"], "libuslab.so")
 }
 
-/// The same of `libuslab-cache.so`, which cargo calls `libuslab_cache.so`.
+/// As [`uslab`], for `libuslab-cache.so`, which cargo calls `libuslab_cache.so`.
 ///
 /// # Panics
 /// As [`uslab`].
 pub fn libuslab_cache() -> PathBuf {
-    // All libraries are built at once.
+    // One build makes all libraries.
     libuslab().with_file_name("libuslab_cache.so")
 }
 
-/// The same of the example server.
+/// As [`uslab`], for the example server.
 ///
 /// # Panics
 /// As [`uslab`].
@@ -80,7 +81,7 @@ pub fn server() -> PathBuf {
     built(&ONCE, &["--example", "server"], "examples/server")
 }
 
-/// The same of the example server that makes mistakes.
+/// As [`uslab`], for the example server that makes mistakes.
 ///
 /// # Panics
 /// As [`uslab`].
@@ -89,7 +90,7 @@ pub fn faulty_server() -> PathBuf {
     built(&ONCE, &["--example", "faulty_server"], "examples/faulty_server")
 }
 
-/// The same of any example.
+/// As [`uslab`], for the example called `name`.
 ///
 /// # Panics
 /// As [`uslab`].
@@ -97,7 +98,7 @@ pub fn example(name: &str) -> PathBuf {
     built(&Once::new(), &["--example", name], &format!("examples/{name}"))
 }
 
-/// A C program of a file of the workspace, compiled into `dir`.
+/// Compiles a C file of the workspace into a program in `dir`.
 ///
 /// # Panics
 /// There is no C compiler, or it reports an error.
@@ -109,12 +110,12 @@ pub fn compiled_from(source: &str, flags: &[&str], dir: &Path) -> PathBuf {
     out
 }
 
-/// A control group with a limit of memory, of the first version or of the second. It is removed when this is dropped.
+/// A control group with a memory limit, of cgroup version 1 or 2. It is removed on drop.
 #[derive(Debug)]
 pub struct ControlGroup(PathBuf);
 
 impl ControlGroup {
-    /// `None` if this process may make no group.
+    /// Creates a group with a limit of `bytes`; `None` if this process may not create one.
     pub fn new(bytes: u64) -> Option<Self> {
         let name = format!("uslab-test-{}", std::process::id());
         let kinds = [("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")];
@@ -122,12 +123,12 @@ impl ControlGroup {
             let group = Path::new(root).join(&name);
             std::fs::create_dir(&group).ok()?;
             let group = Self(group);
-            // An ordinary folder, and a group that does not control memory, have no such file.
+            // An ordinary folder, and a group that does not control memory, lack this file.
             let file = group.0.join(limit);
             (file.is_file() && std::fs::write(file, bytes.to_string()).is_ok()).then_some(group)
         })
     }
-    /// Runs `program` in the group, with `library` preloaded; arguments may be added.
+    /// A command that runs `program` in the group, with `library` preloaded; arguments may be added.
     pub fn command(&self, program: &Path, library: Option<&Path>) -> Command {
         const SCRIPT: &str =
             "echo $$ >\"$1\"/cgroup.procs && export LD_PRELOAD=\"$2\" && shift 2 && exec \"$0\" \"$@\"";
@@ -138,16 +139,16 @@ impl ControlGroup {
 }
 impl Drop for ControlGroup {
     fn drop(&mut self) {
-        // It is empty, or stays.
+        // Fails if a process is left in the group.
         let _ = std::fs::remove_dir(&self.0);
     }
 }
 
-/// How cargo builds what tests start. All of the workspace is named, and an example, so that features are those of
-/// `cargo test --workspace`: what tests have built already is not built once more.
+/// Cargo's arguments for programs that tests start. They name the whole workspace and an example, so that features are the same
+/// as in `cargo test --workspace`, and what the tests have built is not built again.
 pub const PROGRAMS: [&str; 5] = ["build", "--quiet", "--workspace", "--example", "pair"];
 
-/// What cargo makes of `target`, at `file` of the profile's directory.
+/// Builds `target`. Returns its path: `file` in the profile's directory.
 fn built(once: &Once, target: &[&str], file: &str) -> PathBuf {
     // This is `target/debug/deps/programs-...`.
     let own = std::env::current_exe().expect("this program");

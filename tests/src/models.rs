@@ -1,5 +1,5 @@
-//! The loom models as programs: built once, then run one at a time, each in a process of its own, so that a model can be
-//! run under another ordering, and a model that never ends can be ended.
+//! The loom models as programs: built once, then run one at a time, each in a separate process. A model can run with a weaker
+//! ordering, and a model that never ends can be killed.
 
 use crate::jobs::{Ended, run_within};
 use crate::mutate::ABSENT;
@@ -14,7 +14,7 @@ use std::time::Duration;
 /// A crate whose sources loom compiles.
 #[derive(Clone, Copy, Debug)]
 pub struct Modelled {
-    /// The package.
+    /// The package's name.
     pub package: &'static str,
     /// Its root module, relative to the workspace's root.
     pub lib: &'static str,
@@ -24,7 +24,7 @@ pub struct Modelled {
     pub least_schedules: usize,
 }
 
-/// All of them.
+/// All crates with models.
 pub const MODELLED: [Modelled; 5] = [
     Modelled { package: "uslab-sync", lib: "magazine/sync/src/lib.rs", least: 1, least_schedules: 1 },
     Modelled { package: "uslab-magazine", lib: "magazine/src/lib.rs", least: 53, least_schedules: 19 },
@@ -33,7 +33,7 @@ pub const MODELLED: [Modelled; 5] = [
     Modelled { package: "uslab-lab", lib: "sim/lab/src/lib.rs", least: 19, least_schedules: 2 },
 ];
 
-/// Planted bugs of what loom does not compile, or cannot run: schedules must catch them.
+/// Planted bugs in code that loom does not compile or cannot run: schedules must catch them.
 pub const NOT_FOR_LOOM: [&str; 9] = [
     "a pool does not miss what it takes from its reserve",
     "a sample is forgotten when its object has been taken back",
@@ -46,7 +46,7 @@ pub const NOT_FOR_LOOM: [&str; 9] = [
     "who waits at a limit wakes no reaper",
 ];
 
-/// A user's program on top of them, with models of its own.
+/// A user's program on top of these crates, with its own models.
 #[derive(Clone, Copy, Debug)]
 pub struct Example {
     /// Its package.
@@ -59,7 +59,7 @@ pub struct Example {
     pub planted: &'static [&'static str],
 }
 
-/// Those that show how.
+/// The examples of how to check a program.
 pub const EXAMPLES: [Example; 2] = [
     Example {
         package: "uslab",
@@ -70,12 +70,12 @@ pub const EXAMPLES: [Example; 2] = [
     Example { package: "uslab", name: "sessions", least: 1, planted: &["a session is found twice"] },
 ];
 
-/// A crate of another workspace, which checks itself with `uslab-sync` as anybody's does.
+/// A crate of another workspace that checks itself with `uslab-sync`, as any user's crate does.
 #[derive(Clone, Copy, Debug)]
 pub struct Outside {
-    /// Where it lies, relative to this workspace's root.
+    /// Its workspace, relative to this workspace's root.
     pub root: &'static str,
-    /// Its package.
+    /// Its package's name.
     pub package: &'static str,
     /// The fewest models that it must have.
     pub least: usize,
@@ -95,14 +95,14 @@ pub const OUTSIDE: Outside = Outside {
 };
 
 impl Outside {
-    /// The command that builds and runs its tests without a checker.
+    /// A command that builds and runs its tests without a checker.
     pub fn test(&self) -> Command {
         let mut command = cargo_in(&workspace().join(self.root));
         command.arg("test");
         command
     }
-    /// The same for a checker, with the profile and in the folder of this workspace's own; the caller adds the test's
-    /// arguments.
+    /// As [`test`](Self::test), for a checker, with the profile and target directory that this workspace uses. The caller adds
+    /// the test's arguments.
     pub fn checked_test(&self, checker: &str) -> Command {
         let mut command = self.test();
         command
@@ -114,7 +114,7 @@ impl Outside {
     }
 }
 
-/// `RUSTFLAGS` of a build for a checker. Loom explores the atomics of grace periods' collector, too.
+/// `RUSTFLAGS` of a build for a checker. Loom also explores the atomics of the epoch collector.
 fn flags(checker: &str) -> String {
     let collector = if checker == "loom" { " --cfg crossbeam_loom" } else { "" };
     format!("{} --cfg {checker}{collector}", std::env::var("RUSTFLAGS").unwrap_or_default())
@@ -125,7 +125,7 @@ pub fn loom_flags() -> String {
     flags("loom")
 }
 
-/// The command that builds and runs the models of a package's library; the caller adds the test's arguments.
+/// A command that builds and runs the models of a package's library. The caller adds the test's arguments.
 pub fn loom_test(package: &str) -> Command {
     let mut command = cargo();
     command
@@ -135,7 +135,7 @@ pub fn loom_test(package: &str) -> Command {
     command
 }
 
-/// The command that builds and runs the scenarios of a package under random and PCT schedules.
+/// A command that builds and runs the scenarios of a package under random and PCT schedules.
 pub fn shuttle_test(package: &str) -> Command {
     let mut command = cargo();
     command
@@ -151,15 +151,16 @@ pub const LITMUS: &str = "litmus";
 
 /// The test programs of all [`MODELLED`] crates for one checker; for loom also [`LITMUS`] and the [`EXAMPLES`].
 ///
-/// One build makes all of them: a build of one package alone would compile the checker, and what both depend on, with other features.
+/// One build makes all of them: building one package alone would compile the checker, and shared dependencies, with other
+/// features.
 #[derive(Debug)]
 pub struct Programs {
-    /// Program and package folder, by package, or by the name of a test or an example.
+    /// The program and the package's folder, by package, or by the name of a test or an example.
     found: BTreeMap<String, (PathBuf, PathBuf)>,
 }
 
 impl Programs {
-    /// The command that builds them. It prints a JSON message for each.
+    /// The command that builds them and prints a JSON message for each.
     pub fn build_command(checker: &str) -> Command {
         let mut command = cargo();
         command
@@ -173,10 +174,10 @@ impl Programs {
         command
     }
 
-    /// Builds them.
+    /// Builds all programs for a checker.
     ///
     /// # Errors
-    /// The build fails, or cargo does not name a program for each of them.
+    /// The build fails, or a program is missing in cargo's messages.
     pub fn build(checker: &str) -> anyhow::Result<Self> {
         let mut command = Self::build_command(checker);
         let output = command.stderr(Stdio::inherit()).output().context("cargo test")?;
@@ -209,10 +210,10 @@ impl Programs {
         Ok(Self { found })
     }
 
-    /// The command that runs one of them, as cargo would: in the folder of its package. The caller adds the test's arguments.
+    /// A command that runs one program as cargo would, in its package's folder. The caller adds the test's arguments.
     ///
     /// # Panics
-    /// There is none of that name.
+    /// There is no program called `name`.
     pub fn run(&self, name: &str) -> Command {
         let (program, folder) = &self.found[name];
         let mut command = Command::new(program);
@@ -221,7 +222,7 @@ impl Programs {
     }
 }
 
-/// A package whose models are run, of this workspace or of any other one.
+/// A package whose models are run, of this workspace or another one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Subject {
     /// Its workspace's root.
@@ -232,7 +233,7 @@ pub struct Subject {
     pub lib: PathBuf,
     /// The profile that its models are built with.
     pub profile: String,
-    /// Where they are built.
+    /// The target directory of their build.
     pub target: PathBuf,
 }
 
@@ -249,17 +250,17 @@ impl Subject {
         MODELLED.map(subject).into()
     }
 
-    /// The packages of those names in the workspace of `manifest` (this workspace's own by default); all that the workspace
-    /// builds by default if there are no names.
+    /// Finds the packages called `packages` in the workspace of `manifest` (by default, this one). Without names, finds all
+    /// packages that the workspace builds by default.
     ///
     /// # Errors
-    /// cargo does not know the workspace, there is no package of that name, or it has no library.
+    /// Cargo cannot read the workspace, there is no package with this name, or it has no library.
     pub fn find(manifest: Option<&Path>, packages: &[String], profile: &str) -> anyhow::Result<Vec<Self>> {
         let own = workspace().join("Cargo.toml");
         let manifest = manifest.unwrap_or(&own);
         let shown = || manifest.display().to_string();
         let manifest = manifest.canonicalize().with_context(shown)?;
-        // Its settings are those of where it is run.
+        // Cargo reads the workspace's configuration from the current directory.
         let mut command = cargo_in(manifest.parent().unwrap_or(workspace()));
         command.args(["metadata", "--no-deps", "--format-version=1", "--manifest-path"]).arg(&manifest);
         let output = command.stderr(Stdio::inherit()).output().context("cargo metadata")?;
@@ -302,7 +303,7 @@ impl Subject {
         chosen.into_iter().map(subject).collect()
     }
 
-    /// Where its sources lie, relative to the workspace's root.
+    /// Its source directory, relative to the workspace's root.
     pub fn sources(&self) -> &Path {
         self.lib.parent().unwrap_or(Path::new(""))
     }
@@ -313,33 +314,33 @@ impl Subject {
 pub struct Test {
     /// The package.
     pub package: String,
-    /// Its path in the crate.
+    /// Its path in the crate, as libtest prints it.
     pub name: String,
     program: PathBuf,
     root: PathBuf,
 }
 
-/// How a run of a [`Test`] ended.
+/// The result of running a [`Test`].
 #[derive(Debug)]
 pub struct Run {
-    /// Whether it passed.
+    /// The test's outcome.
     pub outcome: Outcome,
     /// The names of the models that it completed.
     pub models: Vec<String>,
-    /// The ordering sites that it reached, if they were asked for.
+    /// The ordering sites that it reached, if they were requested.
     pub sites: BTreeSet<String>,
-    /// Their executions: how much work it is, the same each time.
+    /// The executions of its models: the amount of work, equal in each run.
     pub executions: u64,
 }
 
-/// See [`Run`].
+/// The outcome of a [`Run`].
 #[derive(Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// Every execution passed.
     Passed,
     /// An execution failed, with this message.
     Failed(String),
-    /// It was ended at the limit.
+    /// It was killed at the limit.
     TimedOut,
 }
 
@@ -349,7 +350,7 @@ impl Outcome {
     }
 }
 
-/// Whether a model that failed with that message only took too long: `uslab-sync` ends its exploration after ten minutes.
+/// Returns `true` if a model that failed with `message` only took too long: `uslab-sync` ends its exploration after ten minutes.
 pub fn was_cut(message: &str) -> bool {
     message.contains("not ended by exhaustion")
 }
@@ -357,7 +358,7 @@ pub fn was_cut(message: &str) -> bool {
 /// Builds the models of `subject` and lists its tests.
 ///
 /// # Errors
-/// It does not build, or the program does not say what tests it has.
+/// The build fails, or the program cannot list its tests.
 pub fn build(subject: &Subject) -> anyhow::Result<Vec<Test>> {
     let Subject { root, package, profile, target, .. } = subject;
     let mut command = cargo_in(root);
@@ -395,17 +396,17 @@ pub fn build(subject: &Subject) -> anyhow::Result<Vec<Test>> {
 }
 
 impl Test {
-    /// Runs it alone with these variables, for at most `limit` (see [`run_within`]).
+    /// Runs the test alone with these environment variables, for at most `limit` (see [`run_within`]).
     ///
     /// # Errors
-    /// It cannot be started, what it says cannot be read, or somebody else killed it.
+    /// It cannot be started, its output cannot be read, or another process killed it.
     pub fn run(&self, environment: &[(&str, &str)], limit: Duration) -> anyhow::Result<Run> {
         let mut command = Command::new(&self.program);
         command
             .args([self.name.as_str(), "--exact", "--nocapture", "--test-threads=1"])
             .current_dir(&self.root)
             .env("RUST_BACKTRACE", "0")
-            // The time is for the model; that it failed is all that is asked.
+            // Only the failure matters here, so no time is spent on its trace.
             .env("STORY", "0")
             .env("MUTANT", ABSENT)
             .envs(environment.iter().copied());
@@ -423,24 +424,23 @@ impl Test {
     }
 }
 
-/// What follows `word` on each line that begins with it. libtest prints "test name ... " before the first line that a test
-/// prints.
+/// The rest of each line that begins with `word`. libtest prints "test name ... " before the first line that a test prints.
 pub fn rows<'t>(said: &'t str, word: &'t str) -> impl Iterator<Item = &'t str> {
     said.lines().filter_map(move |line| {
         let (before, row) = line.split_once(word)?;
-        // Another thread of libtest's has said how its test ended, and not yet that the line does.
+        // Another thread of libtest has printed how its test ended, and not the end of that line yet.
         let ends = ["... ", "... ok"];
         (before.is_empty() || ends.iter().any(|end| before.ends_with(end))).then_some(row)
     })
 }
 
-/// The number that follows `name` in a row of fields; 0 if there is none.
+/// The number after `name` in a row of fields; 0 if it is missing.
 pub fn field(row: &str, name: &str) -> u64 {
     let mut fields = row.split(" | ").filter_map(|part| part.strip_prefix(name)?.trim().parse().ok());
     fields.next().unwrap_or(0)
 }
 
-/// The text of the first panic.
+/// The message of the first panic.
 fn panic_message(said: &str) -> Option<String> {
     let mut lines = said.lines().skip_while(|line| !(line.contains("panicked at ") && line.ends_with(':')));
     lines.next()?;
@@ -453,18 +453,18 @@ mod tests {
     use std::path::Path;
     use std::process::Command;
 
-    /// A command as a reader types it.
+    /// A command as a user types it.
     fn typed(build: &str, command: &Command) -> String {
         let arguments: Vec<_> = command.get_args().map(|argument| argument.to_string_lossy()).collect();
         format!("RUSTFLAGS=\"--cfg {build}\" cargo {}", arguments.join(" "))
     }
 
-    /// What the commands for loom print is compared by the models' own program.
+    /// The models' own program compares the output of the commands for loom.
     #[test]
     fn the_tutorial_has_the_commands_that_run_here() {
         let page = std::fs::read_to_string(workspace().join("sim/lab/README.md")).unwrap();
         let loom = format!("{} -- ", typed("loom", &loom_test("uslab-lab")));
-        // `tests/sim/story.rs` has the last one.
+        // `tests/sim/story.rs` tests the last one.
         let story = "cargo uslab story story.json --html story.html".to_owned();
         let others =
             [typed("shuttle", &shuttle_test("uslab-lab")), "cargo test -p uslab-lab".to_owned(), story];
@@ -492,7 +492,7 @@ mod tests {
         assert_eq!(sites, ["a:1:2:0 load Acquire", "b:1:2:0 load Relaxed"]);
     }
 
-    /// A model that there was no time for had noticed a mutant.
+    /// Regression test: a model that ran out of time counted as having noticed a mutant.
     #[test]
     fn what_was_cut_has_not_failed() {
         for file in ["replay", "split"] {

@@ -1,24 +1,24 @@
-//! Mutants by rule: small changes of a program's meaning, all of them in one text, each switched on by a number.
+//! Makes mutants by rule: small changes of a program's meaning, all in one text, each enabled by a number.
 //!
-//! A file's syntax tree is walked, and each rule puts its mutants beside what the source says: `a < b` becomes
-//! `(if on(7) { a <= b } else { a < b })`. Only text is inserted; what is there stays, so that line numbers and messages
-//! remain those of the file. [`SWITCH`] is the module that knows which mutant is on.
+//! Each rule walks a file's syntax tree and puts its mutants next to the original: `a < b` becomes `(if on(7) { a <= b } else { a
+//! < b })`. Text is only inserted, so line numbers and messages stay those of the file. [`SWITCH`] is the module that knows which
+//! mutant is enabled.
 //!
-//! | rule | what it does |
+//! | rule | its mutants |
 //! |---|---|
 //! | `compare`, `arithmetic`, `logic`, `negation` | another operator, or none |
-//! | `condition` | an `if`, `while` or guard that always holds, or never |
-//! | `arm` | an arm that is never taken, where one behind it takes all |
-//! | `else` | nothing is done otherwise |
+//! | `condition` | an `if`, `while` or guard that is always true, or always false |
+//! | `arm` | an arm that is never taken, if a later one matches everything |
+//! | `else` | an `else` block that does nothing |
 //! | `statement` | a statement is left out: a store, a fence, a rollback |
 //! | `swap` | an atomic access trades places with the next one |
-//! | `unlock` | a lock is left between two statements, and taken again |
-//! | `first` | a loop leaves out its first round: one of two lists, one of several CPUs |
-//! | `value` | a function returns something simple at once |
-//! | `return` | a function ends before a statement |
+//! | `unlock` | a lock is released between two statements, and taken again |
+//! | `first` | a loop skips its first iteration: one of two lists, one of several CPUs |
+//! | `value` | a function returns a simple value immediately |
+//! | `return` | a function returns before a statement |
 //!
-//! Looked at is what ships: no tests, no constants, no arguments of macros. Some mutants do not compile; who builds them
-//! finds that out, and leaves them out.
+//! Only shipping code is mutated: no tests, no constants, no arguments of macros. Some mutants do not compile; the caller finds
+//! them by building, and leaves them out.
 
 use crate::source::{has_code, ships};
 use anyhow::anyhow;
@@ -29,9 +29,9 @@ use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 use syn::{BinOp, Block, Expr, Pat, ReturnType, Stmt, Type, UnOp};
 
-/// What a crate's root module gets: `on` says whether a mutant is the one that the variable `MUTANT` names. With
-/// `MUTANT_REACHED` it notes each that is asked about, once, in the file of that name. Where `MUTANT` is [`ABSENT`] the
-/// process aborts at once: the program should have no switch.
+/// The text that a crate's root module gets. `on` returns `true` for the mutant that the variable `MUTANT` names. With
+/// `MUTANT_REACHED` it writes each mutant that it is called for, once, to the file of that name. If `MUTANT` is [`ABSENT`], the
+/// process aborts immediately, because the program should have no switch.
 pub const SWITCH: &str = r#"
 #[doc(hidden)]
 #[allow(warnings, clippy::all)]
@@ -95,10 +95,10 @@ pub mod mutant_switch {
 }
 "#;
 
-/// The value of `MUTANT` for programs that must be built from the sources themselves: one that is built from a mutated copy aborts.
+/// The value of `MUTANT` for programs that must be built from the original sources: one that is built from a mutated copy aborts.
 pub const ABSENT: &str = "absent";
 
-/// All rules by name; see the module.
+/// The names of all rules; see the module.
 pub const RULES: [&str; 13] = [
     "compare",
     "arithmetic",
@@ -115,22 +115,22 @@ pub const RULES: [&str; 13] = [
     "return",
 ];
 
-/// A change of meaning.
+/// A mutant.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Mutant {
-    /// What switches it on.
+    /// The number that enables it.
     pub number: u32,
-    /// Relative to the workspace's root.
+    /// Its file, relative to the workspace's root.
     pub file: String,
-    /// From 1.
+    /// The line, from 1.
     pub line: usize,
-    /// From 1, in bytes.
+    /// The column, from 1, in bytes.
     pub column: usize,
-    /// The function that it stands in.
+    /// The function that contains it.
     pub function: String,
-    /// See the module.
+    /// Its rule; see the module.
     pub rule: String,
-    /// What becomes of what.
+    /// The change, as `old -> new`.
     pub change: String,
 }
 
@@ -141,11 +141,11 @@ impl fmt::Display for Mutant {
     }
 }
 
-/// A text that is inserted for a mutant.
+/// A piece of text that is inserted for a mutant.
 #[derive(Debug)]
 struct Insert {
     at: usize,
-    /// Closes what an insertion before it opened.
+    /// `true` if it closes what an earlier insertion opened.
     closes: bool,
     text: String,
     mutant: u32,
@@ -155,33 +155,33 @@ struct Insert {
 #[derive(Debug)]
 pub struct Mutated {
     text: String,
-    /// In the order of their numbers.
+    /// The mutants, in the order of their numbers.
     pub mutants: Vec<Mutant>,
     inserts: Vec<Insert>,
-    /// The functions, each with where it lies.
+    /// The byte range of each function.
     functions: Vec<Range<usize>>,
-    /// What is needed whatever mutants there are: `mut` for guards that are assigned.
+    /// Insertions that are made for any selection of mutants: `mut` for guards that are assigned.
     always: Vec<usize>,
 }
 
-/// A text with its mutants in it.
+/// A text with mutants inserted.
 #[derive(Debug)]
 pub struct Switched {
     /// The text.
     pub text: String,
-    /// Where in it lies what was inserted for a mutant.
+    /// The ranges of inserted text, with their mutants.
     inserted: Vec<(Range<usize>, u32)>,
-    /// Where in it each mutant begins and ends, what is between its insertions included.
+    /// The range of each mutant, from its first insertion to its last.
     whole: Vec<(Range<usize>, u32)>,
-    /// The functions.
+    /// The ranges of functions.
     functions: Vec<Range<usize>>,
 }
 
 impl Mutated {
-    /// All mutants of the `text` of `file`, numbered from `first`. `switch` is the path of [`SWITCH`]'s `on`.
+    /// Makes all mutants of `text`, the contents of `file`, numbered from `first`. `switch` is the path of [`SWITCH`]'s `on`.
     ///
     /// # Errors
-    /// It is not Rust.
+    /// The text is not Rust.
     pub fn new(file: &str, text: &str, first: u32, switch: &str) -> anyhow::Result<Self> {
         let tree = syn::parse_file(text).map_err(|error| anyhow!("{file}: not Rust: {error}"))?;
         let mut walk =
@@ -194,9 +194,9 @@ impl Mutated {
         Self { text: text.to_owned(), mutants: vec![], inserts: vec![], functions: vec![], always: vec![] }
     }
 
-    /// The text with those mutants that `chosen` lets through.
+    /// The text with the mutants for which `chosen` returns `true`.
     pub fn switched(&self, chosen: impl Fn(u32) -> bool) -> Switched {
-        // At one place what ends comes before what begins, of the former the inner first, of the latter the outer.
+        // At one offset, closing insertions come before opening ones; inner ones close first, outer ones open first.
         let mut order: Vec<(usize, i64, usize)> = vec![];
         for (i, insert) in self.inserts.iter().enumerate().filter(|(_, insert)| chosen(insert.mutant)) {
             let i_signed = i64::try_from(i).unwrap_or(i64::MAX);
@@ -208,7 +208,7 @@ impl Mutated {
         let (mut text, mut from) = (String::with_capacity(self.text.len() * 4), 0);
         let (mut inserted, mut begun) = (vec![], Vec::<(u32, usize)>::new());
         let mut whole = vec![];
-        // Where each place of the old text is in the new one.
+        // Maps offsets of the old text to the new one.
         let mut places = vec![(0, 0)];
         for (at, _, i) in order {
             text.push_str(&self.text[from..at]);
@@ -238,7 +238,7 @@ impl Mutated {
 }
 
 impl Switched {
-    /// Which mutants are to blame for an error at these places, of which the first one is the main one. Empty: none is.
+    /// The mutants that cause an error at these places, the first of which is the primary one. Empty if none does.
     pub fn blamed(&self, places: &[Range<usize>]) -> Vec<u32> {
         let inside = |place: &Range<usize>| {
             let of = self
@@ -256,7 +256,7 @@ impl Switched {
         if let Some((_, mutant)) = around.min_by_key(|(range, _)| range.len()) {
             return vec![*mutant];
         }
-        // What was inserted within it; or all of the function.
+        // The mutants inserted within the range; or all mutants of the function.
         let within = |outer: &Range<usize>| -> Vec<u32> {
             let of = self
                 .inserted
@@ -278,9 +278,9 @@ struct Walk<'t> {
     text: &'t str,
     first: u32,
     switch: &'t str,
-    /// The functions and modules around.
+    /// The enclosing functions and modules.
     function: Vec<String>,
-    /// The function around returns nothing.
+    /// `true` if the enclosing function returns nothing.
     unit: bool,
     made: Mutated,
 }
@@ -289,12 +289,13 @@ fn range(of: &impl Spanned) -> Range<usize> {
     of.span().byte_range()
 }
 
-/// Whether control never comes to what follows.
+/// Returns `true` if execution never continues after `expr`.
 fn leaves(expr: &Expr) -> bool {
     matches!(expr, Expr::Return(_) | Expr::Break(_) | Expr::Continue(_))
 }
 
-/// Whether it does nothing and looks at nothing that a lock may guard: literals, names but `guard`'s, and what is made of these.
+/// Returns `true` if it does nothing and reads nothing that a lock may guard: literals, names other than `guard`, and expressions
+/// made of these.
 fn is_inert(expr: &Expr, guard: &str) -> bool {
     let all = |mut of: syn::punctuated::Iter<'_, Expr>| of.all(|expr| is_inert(expr, guard));
     match expr {
@@ -303,7 +304,7 @@ fn is_inert(expr: &Expr, guard: &str) -> bool {
         Expr::Paren(of) => is_inert(&of.expr, guard),
         Expr::Return(of) => of.expr.as_ref().is_none_or(|expr| is_inert(expr, guard)),
         Expr::Tuple(of) => all(of.elems.iter()),
-        // `Some(1)`, but no function.
+        // `Some(1)`, but no call of a function.
         Expr::Call(of) => {
             let Expr::Path(callee) = &*of.func else { return false };
             let name = callee.path.segments.last().map(|last| last.ident.to_string());
@@ -313,7 +314,7 @@ fn is_inert(expr: &Expr, guard: &str) -> bool {
     }
 }
 
-/// Those of what may stand as a statement.
+/// The attributes of an expression that can be a statement.
 pub(crate) fn attributes(expr: &Expr) -> &[syn::Attribute] {
     match expr {
         Expr::Assign(of) => &of.attrs,
@@ -333,7 +334,7 @@ pub(crate) fn attributes(expr: &Expr) -> &[syn::Attribute] {
     }
 }
 
-/// Whether a condition binds something.
+/// Returns `true` if a condition binds a variable.
 fn binds(expr: &Expr) -> bool {
     match expr {
         Expr::Let(_) => true,
@@ -343,7 +344,7 @@ fn binds(expr: &Expr) -> bool {
     }
 }
 
-/// Whether other CPUs may see when it happens: what else trades places changes nothing, as a rule.
+/// Returns `true` if other CPUs may see when it happens: swapping other statements usually changes nothing.
 fn is_ordered(text: &str) -> bool {
     ["Relaxed)", "Acquire)", "Release)", "AcqRel)", "SeqCst)"].iter().any(|ordering| text.contains(ordering))
 }
@@ -353,7 +354,7 @@ impl Walk<'_> {
         &self.text[of.clone()]
     }
 
-    /// A new mutant; the number that switches it on.
+    /// Adds a mutant. Returns the number that enables it.
     fn mutant(&mut self, at: usize, rule: &'static str, change: String) -> u32 {
         let number = self.first + u32::try_from(self.made.mutants.len()).unwrap_or(u32::MAX);
         let line = self.text[..at].matches('\n').count() + 1;
@@ -364,7 +365,7 @@ impl Walk<'_> {
             change.truncate(cut);
             change.push_str("...");
         }
-        // Of what is cut, several may look alike.
+        // If the description is cut, several mutants may look alike.
         let alike = |of: &&Mutant| {
             (of.line, of.column, &*of.rule) == (line, column, rule) && of.change.starts_with(&change)
         };
@@ -391,18 +392,18 @@ impl Walk<'_> {
         self.insert(of.start, false, before, mutant);
         self.insert(of.end, true, after.to_owned(), mutant);
     }
-    /// `instead` in place of the expression at `of`.
+    /// Adds a mutant that replaces the expression at `of` with `instead`.
     fn replace(&mut self, of: &Range<usize>, rule: &'static str, instead: &str) {
         let mutant = self.mutant(of.start, rule, format!("{} -> {instead}", self.text(of)));
         let before = format!("(if {}({mutant}) {{ {instead} }} else {{ ", self.switch);
         self.around(of, mutant, before, " })");
     }
-    /// The statements at `of` only while the mutant is off.
+    /// Adds a mutant that skips the statements at `of`.
     fn leave_out(&mut self, of: &Range<usize>, rule: &'static str, change: String) {
         let mutant = self.mutant(of.start, rule, change);
         self.around(of, mutant, format!("if !{}({mutant}) {{ ", self.switch), " }");
     }
-    /// A condition that always holds (if `holds` is asked for), and one that never does.
+    /// Adds a condition that is always true (if `holds` is set), and one that is always false.
     fn condition(&mut self, condition: &Expr, holds: bool) {
         let of = range(condition);
         let on = self.switch;
@@ -419,7 +420,7 @@ impl Walk<'_> {
         self.around(&of, mutant, format!("(!{on}({mutant}) && ("), "))");
     }
 
-    /// The body of a function that returns `output`.
+    /// Mutates the body of a function that returns `output`.
     fn body(&mut self, name: String, whole: Range<usize>, output: &ReturnType, block: &Block) {
         let outer = std::mem::replace(&mut self.unit, matches!(output, ReturnType::Default));
         self.function.push(name);
@@ -449,7 +450,7 @@ impl Walk<'_> {
         self.unit = outer;
     }
 
-    /// Leaves a lock, and takes it again, before each statement that follows.
+    /// Adds mutants that release a lock and take it again, before each later statement.
     fn unlock(&mut self, stmts: &[Stmt]) {
         for (i, stmt) in stmts.iter().enumerate() {
             let Stmt::Local(local) = stmt else { continue };
@@ -459,12 +460,12 @@ impl Walk<'_> {
                 continue;
             }
             let (name, taken) = (guard.ident.to_string(), self.text(&range(&init.expr)).to_owned());
-            // A planted bug leaves it as well, and is not there.
+            // Only a planted bug releases it as well, and that does not ship.
             let stays = |stmt: &&Stmt| {
                 matches!(stmt, Stmt::Macro(_)) || !self.text(&range(*stmt)).contains(&format!("drop({name})"))
             };
             let rest = stmts[i + 1..].iter().take_while(stays);
-            // Where nothing is done any more it changes nothing.
+            // Before statements that do nothing it would change nothing.
             let done = |stmt: &&Stmt| matches!(stmt, Stmt::Expr(expr, _) if is_inert(expr, &name));
             let end = stmts.last().filter(done).map_or(self.text.len(), |last| range(last).start);
             let rest: Vec<_> = rest.skip(1).map(range).filter(|at| at.start < end).collect();
@@ -480,7 +481,7 @@ impl Walk<'_> {
     }
 }
 
-/// What a function may return at once.
+/// Values that a function may return immediately.
 fn values(output: &ReturnType) -> &'static [&'static str] {
     let ReturnType::Type(_, of) = output else { return &[""] };
     let Type::Path(path) = &**of else { return &[] };
@@ -672,7 +673,7 @@ mod tests {
     use super::*;
     use std::process::Command;
 
-    /// What a text becomes with one of its mutants on, by the rule and the change: the switch is evaluated by hand.
+    /// The text for each mutant alone, by rule and change: the switch is evaluated by hand.
     fn mutants(text: &str) -> Vec<String> {
         let made = Mutated::new("a.rs", text, 5, "on").unwrap();
         assert_eq!(made.switched(|_| false).text.replace("mut ", ""), text.replace("mut ", ""));
@@ -744,7 +745,7 @@ mod tests {
         );
     }
 
-    /// Nothing is done under the lock any more.
+    /// Nothing is done under the lock any more, so the mutant would change nothing.
     #[test]
     fn no_lock_is_left_before_a_last_expression_that_does_nothing() {
         let unlocked = |last: &str| {
@@ -758,7 +759,7 @@ mod tests {
             assert_eq!(unlocked(&format!("return {last};")), 0, "return {last}");
             assert_eq!(unlocked(&format!("h(); {last}")), 1, "{last} behind what does something");
         }
-        // It looks, it calls, or the lock goes on.
+        // The expression reads guarded data, calls a function, or keeps the lock.
         for last in
             ["g", "Some(g)", "g.b", "*g", "s.b", "Some(g.b)", "h(1)", "S::h()", "Ok(h())", "a + 1", "m!(g)"]
         {
@@ -773,7 +774,8 @@ mod tests {
         assert_eq!(mutants(text), [""; 0]);
     }
 
-    /// It once asked for the variable by a call that allocates: a test that watches the heap then failed of the switch itself.
+    /// Regression test: it read the variable with a call that allocates, so a test that watches the heap failed because of the
+    /// switch.
     #[test]
     fn the_switch_calls_no_heap_and_notes_what_the_child_of_a_fork_reaches() {
         const PROGRAM: &str = r#"
@@ -830,7 +832,7 @@ mod tests {
             program.env_remove("MUTANT").env_remove("MUTANT_REACHED").envs(variables.iter().copied());
             program.output().unwrap()
         };
-        // Once models ran that were built from the mutated copy, with all mutants off.
+        // Regression test: models ran that were built from the mutated copy, with no mutant enabled.
         let ran = output(&[("MUTANT", ABSENT)]);
         assert!(!ran.status.success() && ran.stdout.is_empty(), "{ran:?}");
         assert!(

@@ -1,10 +1,12 @@
-//! Which lines of the allocator run: a probe in front of each statement, in a copy of the sources, and the table of what reached them.
+//! Finds the lines of the allocator that run: inserts a probe before each statement of a copy of the sources, and makes a table
+//! of the reached lines.
 //!
-//! No coverage tool of a compiler: a probe is a store to a file that is mapped. So it means the same under loom, under shuttle, in a
-//! handler of signals, in a process that forks or is killed, and inside a malloc; and it does not depend on a compiler's version.
+//! This is not a compiler's coverage tool: a probe is a store to a mapped file. So it works in the same way under loom, under
+//! shuttle, in a signal handler, in a process that forks or is killed, and inside a malloc; and it does not depend on a
+//! compiler's version.
 //!
-//! A *line* here is one on which a statement or the body of an arm begins, of what ships: no tests, no constants, nothing for
-//! checkers alone.
+//! A *line* here is one on which a statement or the body of a match arm begins, in shipping code: no tests, no constants, no code
+//! for checkers only.
 
 use crate::claims::Unreached;
 use crate::imports::{Imports, crates};
@@ -19,14 +21,14 @@ use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 use syn::{Expr, Stmt};
 
-/// Crates of the allocator, by where they lie.
+/// The crates of the allocator, by directory.
 pub const CRATES: [&str; 7] =
     ["magazine", "buddy", "slab", "slab/pool", "slab/handle", "slab/libuslab", "slab/libuslab/cache"];
 
-/// Bytes of a file of what was reached: one a line.
+/// The size in bytes of a file of reached lines: one byte for each line.
 pub const MOST: usize = 1 << 16;
 
-/// What a crate's root module gets: `on` notes a line in the file that the variable `USLAB_REACHED` names.
+/// The text that a crate's root module gets: `on` records a line in the file that the variable `USLAB_REACHED` names.
 pub const SWITCH: &str = r#"
 #[doc(hidden)]
 #[allow(warnings, clippy::all)]
@@ -78,14 +80,14 @@ pub mod reach_switch {
 }
 "#;
 
-/// What brings a program to run lines.
+/// A tool that runs code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tool {
-    /// Its column.
+    /// The title of its column.
     pub name: &'static str,
-    /// What it is.
+    /// A description.
     pub what: &'static str,
-    /// Whether it decides what threads do when.
+    /// `true` if it controls the interleaving of threads.
     pub concurrent: bool,
 }
 
@@ -115,10 +117,10 @@ pub const TOOLS: [Tool; 10] = [
     Tool { name: "whole", what: "integration tests and real programs", concurrent: false },
 ];
 
-/// All files of the allocator that ship, with probes, relative to the workspace's root.
+/// All shipping files of the allocator, with probes, by their path relative to the workspace.
 ///
 /// # Errors
-/// Sources that cannot be read, or too many lines.
+/// A source cannot be read, or there are too many lines.
 pub fn probed() -> anyhow::Result<BTreeMap<String, Probed>> {
     let (mut all, mut first) = (BTreeMap::new(), 0);
     for file in files()? {
@@ -131,7 +133,7 @@ pub fn probed() -> anyhow::Result<BTreeMap<String, Probed>> {
     Ok(all)
 }
 
-/// All files of the allocator that ship.
+/// All shipping files of the allocator.
 fn files() -> anyhow::Result<BTreeSet<String>> {
     let mut all = BTreeSet::new();
     for member in crates(workspace())? {
@@ -154,15 +156,15 @@ fn files() -> anyhow::Result<BTreeSet<String>> {
 #[derive(Clone, Debug)]
 pub struct Probed {
     text: String,
-    /// By line, from 1: its number, and what is inserted where.
+    /// By line, from 1: its number, and the insertions with their offsets.
     probes: BTreeMap<usize, (u32, Vec<(usize, String)>)>,
 }
 
 impl Probed {
-    /// The `text` of `file` with a probe at each line, numbered from `first`.
+    /// Inserts a probe at each line of `text`, the contents of `file`, numbered from `first`.
     ///
     /// # Errors
-    /// It is not Rust.
+    /// The text is not Rust.
     pub fn new(file: &str, text: &str, first: u32) -> anyhow::Result<Self> {
         let tree = syn::parse_file(text).map_err(|error| anyhow!("{file}: not Rust: {error}"))?;
         let mut walk = Walk { text, first, probes: BTreeMap::new() };
@@ -171,15 +173,15 @@ impl Probed {
         }
         Ok(Self { text: text.to_owned(), probes: walk.probes })
     }
-    /// How many lines it has.
+    /// The number of lines with a probe.
     pub fn len(&self) -> usize {
         self.probes.len()
     }
-    /// Whether nothing in it runs.
+    /// Returns `true` if it has no probes.
     pub fn is_empty(&self) -> bool {
         self.probes.is_empty()
     }
-    /// Takes the probes of those lines away. Which lines had one.
+    /// Removes the probes of these lines. Returns the lines that had one.
     pub fn without(&mut self, lines: &Range<usize>) -> Vec<usize> {
         let (gone, kept) =
             std::mem::take(&mut self.probes).into_iter().partition(|(line, _)| lines.contains(line));
@@ -197,7 +199,7 @@ impl Probed {
         for (_, all) in self.probes.values() {
             inserts.extend(all.iter().enumerate().map(|(i, (at, text))| (*at, i, &**text)));
         }
-        // At one place what closes comes first.
+        // At one offset, closing insertions come first.
         inserts.sort_by_key(|(at, i, text)| (*at, *text != " }", *i));
         let (mut out, mut from) = (String::new(), 0);
         for (at, _, text) in inserts {
@@ -216,7 +218,7 @@ struct Walk<'t> {
 }
 
 impl Walk<'_> {
-    /// A probe in front of what begins at `at`, or around it.
+    /// Adds a probe before the statement at `at`, or around it.
     fn probe(&mut self, at: Range<usize>, around: bool) {
         let line = self.text[..at.start].matches('\n').count() + 1;
         let next = self.first + u32::try_from(self.probes.len()).unwrap_or(u32::MAX);
@@ -229,7 +231,7 @@ impl Walk<'_> {
     }
 }
 
-/// The `macro_rules` of what does not ship.
+/// Macros whose arguments do not ship.
 const CHECKERS: [&str; 3] = ["planted", "tell", "debug_assert"];
 
 impl<'ast> Visit<'ast> for Walk<'_> {
@@ -239,7 +241,7 @@ impl<'ast> Visit<'ast> for Walk<'_> {
         }
     }
     fn visit_item_fn(&mut self, f: &'ast syn::ItemFn) {
-        // What is naked is one block of assembly, and nothing may stand in front of that.
+        // The body of a naked function is one block of assembly, and nothing may be before it.
         let naked = f.attrs.iter().any(|attribute| {
             attribute
                 .meta
@@ -288,7 +290,7 @@ impl<'ast> Visit<'ast> for Walk<'_> {
             Stmt::Expr(expr, _) => !expr.span().byte_range().is_empty(),
             _ => true,
         };
-        // One that has a `cfg` may be there or not.
+        // A statement with a `cfg` may be absent.
         let at = stmt.span().byte_range();
         if ships && !self.text[at.clone()].starts_with('#') {
             self.probe(at, false);
@@ -306,15 +308,16 @@ impl<'ast> Visit<'ast> for Walk<'_> {
     }
 }
 
-/// How many lines each tool reached; `None` if it did not run.
+/// The number of lines that each tool reached; `None` if it did not run.
 type Reached = [Option<usize>; TOOLS.len()];
 
-/// The table: by file how many lines it has, and how many of them each tool reached. What was read from a text has shares instead.
+/// The table: for each file the number of its lines, and how many of them each tool reached. In a table parsed from text, these
+/// are percentages.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Table(pub BTreeMap<String, (usize, Reached)>);
 
 impl Table {
-    /// What the tools reached, each of which left the numbers of its lines.
+    /// Builds the table from the numbers of the lines that each tool reached.
     pub fn new(files: &BTreeMap<String, Probed>, reached: &[Option<HashSet<u32>>; TOOLS.len()]) -> Self {
         let row = |file: &Probed| {
             let of =
@@ -325,7 +328,7 @@ impl Table {
         Self(some.map(|(name, file)| (name.clone(), row(file))).collect())
     }
 
-    /// As Markdown.
+    /// The table as Markdown.
     pub fn text(&self) -> String {
         let mut out = String::from(HEAD);
         for Tool { name, what, concurrent } in TOOLS {
@@ -358,7 +361,7 @@ impl Table {
         out
     }
 
-    /// Files that no concurrent checker reaches and that have no reason, and reasons for files that one reaches.
+    /// Files without a reason that no concurrent checker reaches, and reasons for files that one does reach.
     pub fn misfits(&self, reasons: &[Unreached]) -> Vec<String> {
         let reasoned: BTreeSet<&str> = reasons.iter().flat_map(|of| &of.files).map(|name| &**name).collect();
         let unreached = self.unreached();
@@ -370,7 +373,7 @@ impl Table {
         [told(&unreached, &reasoned, without), told(&reasoned, &unreached, needless)].concat()
     }
 
-    /// Files of which no concurrent checker reaches anything.
+    /// Files of which no concurrent checker reaches any line.
     pub fn unreached(&self) -> BTreeSet<&str> {
         let reached = |reached: &Reached| {
             TOOLS.iter().zip(reached).any(|(tool, lines)| tool.concurrent && *lines > Some(0))
@@ -396,7 +399,7 @@ fn row(out: &mut String, name: &str, lines: usize, reached: &Reached) {
     {
         None => "?".to_owned(),
         Some(0) => "-".to_owned(),
-        // Not all is not all.
+        // 100 % is shown only if every line was reached.
         Some(100) if *reached < Some(lines) => "99 %".to_owned(),
         Some(share) => format!("{share} %"),
     };

@@ -1,4 +1,4 @@
-//! What the runners have in common where they run a share only, for many machines.
+//! Runs shards of a runner's work, for many machines.
 
 use crate::workspace;
 use anyhow::{Context, ensure};
@@ -9,34 +9,35 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use uslab_sync::shard::{Shard, Share};
 
-/// Which share, or where all of them lie.
+/// The shard to run, or the files of all shards.
 #[derive(Clone, Debug, Default, Args)]
 pub struct ShareArgs {
-    /// Only share I of N, I from 0. Left out: what the engine says that runs this, by SLURM_ARRAY_TASK_ID with _COUNT, _MIN and _STEP, or
-    /// by JOB_COMPLETION_INDEX with JOB_COMPLETIONS; else it is all.
+    /// Run only shard I of N, with I from 0. Default: the shard of the batch system that runs this, by SLURM_ARRAY_TASK_ID with
+    /// _COUNT, _MIN and _STEP, or by JOB_COMPLETION_INDEX with JOB_COMPLETIONS; otherwise everything.
     #[arg(long, value_name = "I/N", conflicts_with = "merge")]
     pub shard: Option<Shard>,
-    /// The file that the share's rows go to, whole or not at all. Default: target/shares/NAME.I-of-N.rows.
+    /// The file for the shard's rows, written completely or not at all. Default: target/shares/NAME.I-of-N.rows.
     #[arg(long, value_name = "FILE", conflicts_with = "merge")]
     rows: Option<PathBuf>,
-    /// Run nothing, and put together what all shares left in these files.
+    /// Run nothing, and join the shards in these files.
     #[arg(long, value_name = "FILE", num_args = 1..)]
     pub merge: Vec<PathBuf>,
 }
 
 impl ShareArgs {
-    /// The share that is asked for; `None` is all.
+    /// The requested shard; `None` means everything.
     ///
     /// # Errors
-    /// What the engine says cannot be.
+    /// The batch system's variables are inconsistent.
     pub fn asked(&self) -> anyhow::Result<Option<Shard>> {
         Shard::asked(self.shard).map_err(anyhow::Error::msg)
     }
 
-    /// Leaves the rows of a share of `what`, and says where. `of` is how it was asked, which all shares must agree upon.
+    /// Writes the rows of a shard of `what`, and returns the file. `of` describes the arguments, which must be equal for all
+    /// shards.
     ///
     /// # Errors
-    /// The file cannot be written, or nobody knows what was built.
+    /// The file cannot be written, or the build cannot be identified.
     pub fn leave(&self, what: &str, shard: Shard, of: &str, rows: Vec<String>) -> anyhow::Result<PathBuf> {
         let folder = workspace().join("target/shares");
         let path = self.rows.clone().unwrap_or_else(|| Share::file(&folder, what, shard));
@@ -46,19 +47,19 @@ impl ShareArgs {
         Ok(path)
     }
 
-    /// The rows of all shares of `what`.
+    /// Reads the rows of all shards of `what`.
     ///
     /// # Errors
-    /// One is missing, or they are not of one run.
+    /// A shard is missing, or they are not from one run.
     pub fn joined(&self, what: &str) -> anyhow::Result<Vec<Share>> {
         Share::join(what, &self.merge).map_err(anyhow::Error::msg)
     }
 }
 
-/// All files in a folder that git knows, or would if they were added, relative to the folder.
+/// All files in a folder that git tracks, or that it would track if they were added, relative to the folder.
 ///
 /// # Errors
-/// There is no git.
+/// git cannot be run.
 pub fn tracked(folder: &Path) -> anyhow::Result<Vec<String>> {
     let listed = Command::new("git")
         .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
@@ -70,7 +71,8 @@ pub fn tracked(folder: &Path) -> anyhow::Result<Vec<String>> {
     Ok(names.split('\0').filter(|name| !name.is_empty()).map(str::to_owned).collect())
 }
 
-/// Whether a file that git knows has a part in what tests find: most words, pages, scripts and what is known of former runs have none.
+/// Returns `true` if a tracked file can affect the results of tests: most prose, pages, scripts and records of earlier runs
+/// cannot.
 pub fn counts(name: &str) -> bool {
     let words = name.ends_with(".md") && name != "ARCHITECTURE.md" && !name.starts_with("slab/book/");
     let others =
@@ -78,10 +80,10 @@ pub fn counts(name: &str) -> bool {
     !words && !others.iter().any(|start| name.starts_with(start))
 }
 
-/// The compiler, and its version.
+/// The version text of the compiler.
 ///
 /// # Errors
-/// There is none.
+/// The compiler cannot be run.
 pub fn compiler() -> anyhow::Result<String> {
     let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
     let said = Command::new(rustc).arg("-vV").current_dir(workspace()).output().context("rustc")?;
@@ -89,17 +91,17 @@ pub fn compiler() -> anyhow::Result<String> {
     Ok(String::from_utf8_lossy(&said.stdout).into_owned())
 }
 
-/// What is built here, as a number: a hash of the compiler, and of the files that git knows and `of` takes.
+/// Identifies a build: a hash of the compiler, and of the tracked files for which `of` returns `true`.
 ///
 /// # Errors
-/// There is no git, or no compiler.
+/// git or the compiler cannot be run.
 pub fn build(of: impl Fn(&str) -> bool) -> anyhow::Result<String> {
     let mut hasher = DefaultHasher::new();
     compiler()?.hash(&mut hasher);
     let mut names = tracked(workspace())?;
     names.sort();
     for name in names.iter().filter(|name| of(name)) {
-        // What is deleted is listed still.
+        // Deleted files are still listed.
         if let Ok(text) = fs::read(workspace().join(name)) {
             (name, text).hash(&mut hasher);
         }
@@ -111,7 +113,7 @@ pub fn build(of: impl Fn(&str) -> bool) -> anyhow::Result<String> {
 mod tests {
     use super::*;
 
-    /// What a tool had found was kept over changes of tests, of seeds, and of the compiler.
+    /// Regression test: a tool's result was kept although tests, seeds or the compiler had changed.
     #[test]
     fn what_tests_read_counts_and_pages_do_not() {
         let names = tracked(workspace()).unwrap();

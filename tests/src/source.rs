@@ -1,16 +1,16 @@
-//! What the sources themselves say about orderings and planted bugs, independently of what any model reaches.
+//! Finds the memory orderings and planted bugs in the sources, independently of what any model reaches.
 //!
-//! The scan walks the modules of a crate from its `lib.rs` and looks at *tokens*, not at a syntax tree: an ordering
-//! inside a macro's arguments (`debug_assert!(x.load(Relaxed) == 0)`) is a site like any other, and comments and
-//! strings are none. Each site is placed as `Location::caller` places it (the operation's name), so that it can be
-//! compared with what the hook of `uslab-sync` reports.
+//! The scan follows the modules of a crate from its `lib.rs` and reads *tokens*, not a syntax tree: an ordering inside a macro's
+//! arguments (`debug_assert!(x.load(Relaxed) == 0)`) is a site like any other; comments and strings contain no sites. Each site
+//! has the position of `Location::caller` (the operation's name), so that it can be compared with what the hook of `uslab-sync`
+//! reports.
 //!
-//! Invariant: nothing hides. An ordering that is named anywhere but in a `use` or as an argument of an atomic operation
-//! (a constant, a variable) is an error, because what becomes of it could not be told; so is a planted bug whose name is
-//! no literal, or that is no `planted!`.
+//! Invariant: no site is missed. An ordering anywhere but in a `use` or as an argument of an atomic operation (a constant, a
+//! variable) is an error, because its use could not be determined. A planted bug whose name is not a literal, or that is not in a
+//! `planted!`, is also an error.
 //!
-//! A `cfg` decides by [`Build`] which sites loom compiles. Only the names in `known` are judged; others (the
-//! target's, say) count as true, so that in doubt a site must be reached by a model.
+//! A `cfg` decides by [`Build`] which sites loom compiles. Only the names in `known` are evaluated; others (such as the target's)
+//! count as true, so that in doubt a model must reach the site.
 
 use anyhow::{Context, anyhow, ensure};
 use proc_macro2::{Delimiter, Group, Ident, Span, TokenStream, TokenTree};
@@ -19,36 +19,36 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// The facade of the atomics, whose files stand between the others and the checker. Orderings in it are those of
-/// statistics, which are `std`'s atomics in every build, and must be `Relaxed`.
+/// The directory of the facade, which is between other files and the checker. Its orderings are those of statistics, which use
+/// `std`'s atomics in every build, and must be `Relaxed`.
 const FACADE: &str = "magazine/sync/src/";
-/// What of it stands on the facade, as any other code does.
+/// Files in this directory that use the facade like any other code.
 const ON_FACADE: &str = "magazine/sync/src/observers";
 /// Its backend for loom, which handles orderings as values.
 const HOOK: &str = "magazine/sync/src/loom.rs";
-/// Files that loom compiles, because what it runs names them, and of which no model of its runs a line. What other tools reach of them,
-/// `cargo check-reach` prints.
+/// Files that loom compiles, because the code it runs names them, although no model runs a line of them. `cargo check-reach`
+/// shows the lines that other tools reach.
 const NOT_RUN: [&str; 3] =
     ["slab/src/debug/stacks.rs", "slab/src/debug/tracks.rs", "slab/src/reclaim/reaper/background.rs"];
 
-/// How strong an access or a fence is.
+/// A memory ordering.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
 pub enum Ordering {
-    /// No ordering; of a fence: no fence.
+    /// For a fence: no fence.
     Relaxed,
-    /// Of loads.
+    /// For loads.
     Acquire,
-    /// Of stores.
+    /// For stores.
     Release,
-    /// Both.
+    /// For loads and stores.
     AcqRel,
-    /// Both, and in one order with all others of this kind.
+    /// As `AcqRel`, with one total order of all such operations.
     SeqCst,
 }
 use Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 
 impl Ordering {
-    /// The ordering of that name.
+    /// The ordering called `name`.
     pub fn named(name: &str) -> Option<Self> {
         [Relaxed, Acquire, Release, AcqRel, SeqCst]
             .into_iter()
@@ -62,7 +62,7 @@ impl fmt::Display for Ordering {
     }
 }
 
-/// What an ordering is given to.
+/// The operation to which an ordering is passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Operation {
@@ -70,7 +70,7 @@ pub enum Operation {
     Load,
     /// A store.
     Store,
-    /// A swap, an addition, the success of a compare-and-exchange.
+    /// A swap, an addition, or the success of a compare-and-exchange.
     ReadModifyWrite,
     /// The failure of a compare-and-exchange.
     Failure,
@@ -79,7 +79,8 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// What the argument at that place of a call of `name` belongs to; `None` if the call is no atomic operation.
+    /// The operation to which an argument of a call of `name` belongs, by its index; `None` if this is no ordering of an atomic
+    /// operation.
     fn of(name: &str, argument: u32) -> Option<Self> {
         Some(match name {
             "load" => Self::Load,
@@ -91,7 +92,7 @@ impl Operation {
             _ => return None,
         })
     }
-    /// All orderings that are weaker than `own` and legal here.
+    /// All valid orderings that are weaker than `own`.
     pub fn weaker(self, own: Ordering) -> &'static [Ordering] {
         match (self, own) {
             (_, Relaxed) => &[],
@@ -104,43 +105,43 @@ impl Operation {
     }
 }
 
-/// The build in which a site is compiled.
+/// The build that compiles a site.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Build {
-    /// The one for loom: models must reach it.
+    /// The build for loom: models must reach the site.
     Loom,
-    /// The shipping one, but not that for loom.
+    /// The shipping build, but not the build for loom.
     Shipping,
-    /// Neither: tests, and what is for shuttle.
+    /// Neither: tests, and code for shuttle.
     Tests,
 }
 
-/// One ordering argument of one atomic operation.
+/// An ordering argument of an atomic operation.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Site {
-    /// Relative to the workspace's root.
+    /// The file, relative to the workspace's root.
     pub file: String,
-    /// From 1.
+    /// The line, from 1.
     pub line: usize,
-    /// From 1, in characters: where the operation's name begins.
+    /// The column, from 1, in characters, at which the operation's name begins.
     pub column: usize,
-    /// Which argument of the call it is, from 0.
+    /// The argument's index in the call, from 0.
     pub argument: u32,
-    /// What the ordering is given to.
+    /// The operation that takes the ordering.
     pub operation: Operation,
-    /// What the source says.
+    /// The ordering in the source.
     pub ordering: Ordering,
-    /// The function that it stands in.
+    /// The function that contains it.
     pub function: String,
-    /// The line, trimmed.
+    /// The source line, trimmed.
     pub text: String,
-    /// Who compiles it.
+    /// The build that compiles it.
     pub build: Build,
 }
 
 impl Site {
-    /// As the hook names it: `file:line:column:argument`.
+    /// The name that the hook uses: `file:line:column:argument`.
     pub fn id(&self) -> String {
         format!("{}:{}:{}:{}", self.file, self.line, self.column, self.argument)
     }
@@ -154,20 +155,20 @@ impl fmt::Display for Site {
     }
 }
 
-/// What a scan found.
+/// The result of a scan.
 #[derive(Debug, Default)]
 pub struct Sources {
-    /// In the order of the files' modules.
+    /// All sites, in the order of the files' modules.
     pub sites: Vec<Site>,
-    /// The names of all planted bugs, those in models included.
+    /// The names of all planted bugs, including those in models.
     pub planted: BTreeSet<String>,
 }
 
 impl Sources {
-    /// Scans crates, each given by its `lib.rs` relative to `root`.
+    /// Scans crates, each given by the path of its `lib.rs` relative to `root`.
     ///
     /// # Errors
-    /// A file that cannot be read or is no Rust; an ordering or a planted bug that hides (see the module).
+    /// A file cannot be read or parsed, or an ordering or a planted bug breaks the invariant (see the module).
     pub fn scan<P: AsRef<Path>>(root: &Path, crates: &[P]) -> anyhow::Result<Self> {
         let mut sources = Self::default();
         for lib in crates {
@@ -176,7 +177,7 @@ impl Sources {
         Ok(sources)
     }
 
-    /// One file, which lies in the module directory of its own children or beside it.
+    /// Scans a file. Its child modules are in its own directory, or next to it.
     fn file(&mut self, root: &Path, path: &Path, guard: Guard, beside: bool) -> anyhow::Result<()> {
         let text = std::fs::read_to_string(root.join(path)).with_context(|| path.display().to_string())?;
         let tokens: TokenStream =
@@ -189,10 +190,11 @@ impl Sources {
     }
 }
 
-/// How many lines of a file a shipping build may compile: those with a token that is neither a comment nor for tests or checkers.
+/// The number of lines that a shipping build may compile: lines with a token that is neither a comment nor code for tests or
+/// checkers.
 ///
 /// # Errors
-/// It is not Rust.
+/// The text is not Rust.
 pub fn shipping_lines(text: &str) -> anyhow::Result<usize> {
     let tokens: TokenStream = text.parse().map_err(|error| anyhow!("not Rust: {error}"))?;
     let mut lines = BTreeSet::new();
@@ -207,7 +209,7 @@ fn mark_shipping(tokens: &[TokenTree], lines: &mut BTreeSet<usize>) {
         if let Some(attribute) = Attribute::at(tokens, at) {
             at += attribute.length;
             if attribute.cfg().is_some_and(|guard| !guard.shipping) {
-                // What it stands on, further attributes included; or all of this level.
+                // The attribute applies to the next item, with its other attributes; or to everything on this level.
                 at = if attribute.inner { tokens.len() } else { at + extent(&tokens[at..]) };
             } else if !is_ident(attribute.parts.first(), "doc") {
                 mark(lines, attribute.span);
@@ -246,7 +248,7 @@ impl Guard {
             _ => Build::Tests,
         }
     }
-    /// What a `cfg` lets through: all but what is known to be false.
+    /// Evaluates a `cfg`: builds for which it is known to be false are excluded.
     fn of(predicate: TokenStream) -> Self {
         let predicate: Vec<TokenTree> = predicate.into_iter().collect();
         let holds = |loom| value(&predicate, loom) != Some(false);
@@ -254,7 +256,7 @@ impl Guard {
     }
 }
 
-/// Whether a shipping build may compile what has this attribute of the syntax tree.
+/// Returns `true` if a shipping build may compile what has this attribute of the syntax tree.
 pub fn ships(attribute: &syn::Attribute) -> bool {
     match &attribute.meta {
         syn::Meta::List(cfg) if cfg.path.is_ident("cfg") => Guard::of(cfg.tokens.clone()).shipping,
@@ -262,7 +264,7 @@ pub fn ships(attribute: &syn::Attribute) -> bool {
     }
 }
 
-/// Whether it is an item with statements in it that a shipping build may compile.
+/// Returns `true` if it is an item with statements that a shipping build may compile.
 pub fn has_code(item: &syn::Item) -> bool {
     use syn::Item::{Fn, Impl, Mod, Trait};
     let attributes = match item {
@@ -277,18 +279,18 @@ pub fn has_code(item: &syn::Item) -> bool {
 
 /// An attribute among tokens.
 struct Attribute {
-    /// How many tokens it is.
+    /// The number of its tokens.
     length: usize,
-    /// Whether it is about what it stands in: `#![...]`.
+    /// `true` if it applies to the enclosing item: `#![...]`.
     inner: bool,
-    /// What its brackets hold.
+    /// The tokens in its brackets.
     parts: Vec<TokenTree>,
-    /// Where these lie.
+    /// The position of these tokens.
     span: Span,
 }
 
 impl Attribute {
-    /// The one that begins at `at`.
+    /// The attribute that begins at `at`.
     fn at(tokens: &[TokenTree], at: usize) -> Option<Self> {
         let inner = is_punct(tokens.get(at + 1), '!');
         let before = 1 + usize::from(inner);
@@ -300,7 +302,7 @@ impl Attribute {
             span: brackets.span(),
         })
     }
-    /// Who compiles what has it, if it is a `cfg`.
+    /// The builds that compile its item, if it is a `cfg`.
     fn cfg(&self) -> Option<Guard> {
         match &self.parts[..] {
             [TokenTree::Ident(name), TokenTree::Group(predicate)] if name == "cfg" => {
@@ -309,7 +311,7 @@ impl Attribute {
             _ => None,
         }
     }
-    /// The file of a module in some builds, and these builds and the others, if it is `cfg_attr(PREDICATE, path = "...")`.
+    /// For `cfg_attr(PREDICATE, path = "...")`: the module's file in some builds, with these builds and the others.
     fn file_by_build(&self) -> Option<(String, [Guard; 2])> {
         let [TokenTree::Ident(name), TokenTree::Group(content)] = &self.parts[..] else { return None };
         let content: Vec<TokenTree> = content.stream().into_iter().collect();
@@ -323,7 +325,7 @@ impl Attribute {
     }
 }
 
-/// Whether a name in a `cfg` is set, if that depends on the build alone.
+/// The value of a name in a `cfg`, if it depends on the build alone.
 fn known(name: &str, loom: bool) -> Option<bool> {
     match name {
         "loom" => Some(loom),
@@ -333,13 +335,13 @@ fn known(name: &str, loom: bool) -> Option<bool> {
     }
 }
 
-/// The value of a predicate of a `cfg`, if it is known.
+/// The value of a `cfg` predicate, if it is known.
 fn value(predicate: &[TokenTree], loom: bool) -> Option<bool> {
     let [TokenTree::Ident(name), rest @ ..] = predicate else { return None };
     let [TokenTree::Group(operands), ..] = rest else { return known(&name.to_string(), loom) };
     let operands: Vec<TokenTree> = operands.stream().into_iter().collect();
     let mut values = arguments(&operands).map(|operand| value(operand, loom));
-    // The value that decides alone.
+    // The value that decides `any` or `all` alone.
     let decisive = match name.to_string().as_str() {
         "not" => return values.next().flatten().map(|value| !value),
         "any" => true,
@@ -354,7 +356,7 @@ fn value(predicate: &[TokenTree], loom: bool) -> Option<bool> {
     }
 }
 
-/// What lies between the commas; nothing where nothing follows the last one.
+/// The parts between commas; an empty last part is omitted.
 fn arguments(tokens: &[TokenTree]) -> impl Iterator<Item = &[TokenTree]> {
     tokens.split(|token| is_punct(Some(token), ',')).filter(|argument| !argument.is_empty())
 }
@@ -374,9 +376,9 @@ fn string(token: &TokenTree) -> Option<String> {
     (!content.contains('\\')).then(|| content.to_owned())
 }
 
-/// How many tokens belong to the item, statement, field or arm that begins here.
+/// The number of tokens of the item, statement, field or arm that begins here.
 fn extent(tokens: &[TokenTree]) -> usize {
-    // Of these a block is a part, not the end.
+    // After these keywords a block is part of the element and does not end it.
     let goes_on = ["let", "return", "use", "static", "type", "break"];
     let constant = |at: usize| {
         is_ident(tokens.get(at), "const")
@@ -409,16 +411,16 @@ fn extent(tokens: &[TokenTree]) -> usize {
     tokens.len()
 }
 
-/// Where in the crate a run of tokens lies.
+/// The position of a run of tokens in the crate.
 #[derive(Clone, Debug)]
 struct Place {
     guard: Guard,
     function: String,
-    /// The directory of the modules that are declared here.
+    /// The directory of modules declared here.
     modules: PathBuf,
 }
 
-/// The scan of one file.
+/// The state of scanning one file.
 struct Scan<'a> {
     sources: &'a mut Sources,
     root: &'a Path,
@@ -435,9 +437,9 @@ impl Scan<'_> {
         self.run(&tokens.into_iter().collect::<Vec<_>>(), place, None)
     }
 
-    /// A run of tokens of one level; `file` is what a `path` says that holds for the module declared first.
+    /// Scans a run of tokens on one level. `file` is a `path` attribute for the first module declared in it.
     fn run(&mut self, tokens: &[TokenTree], mut place: Place, file: Option<&str>) -> anyhow::Result<()> {
-        // What the attributes before the next element say.
+        // Collected from the attributes before the next element.
         let (mut guard, mut path): (Option<Guard>, Option<String>) = (None, None);
         let mut by_build: Option<(String, [Guard; 2])> = None;
         let mut at = 0;
@@ -476,7 +478,7 @@ impl Scan<'_> {
         Ok(())
     }
 
-    /// What begins at `at`; returns how many tokens it was.
+    /// Scans the element at `at`. Returns the number of its tokens.
     fn element(
         &mut self,
         tokens: &[TokenTree],
@@ -507,7 +509,7 @@ impl Scan<'_> {
                 return Ok(3);
             }
             ("planted", next) if is_punct(next, '!') => {
-                // What is wrong is looked at like the code around it.
+                // The body of a planted bug is scanned like the code around it.
                 if let Some(TokenTree::Group(group)) = tokens.get(at + 2) {
                     let bug = group.stream().into_iter().next();
                     let hides =
@@ -557,7 +559,7 @@ impl Scan<'_> {
                 return self.level(content.stream(), Place { modules, ..place.clone() });
             }
             _ if let Some(file) = file => {
-                // Relative to the file that says so; its own children lie beside it.
+                // The path is relative to the declaring file; child modules are next to the module's own file.
                 let path = self.path.with_file_name(file);
                 return self.sources.file(self.root, &path, place.guard, false);
             }
@@ -571,7 +573,7 @@ impl Scan<'_> {
         }
     }
 
-    /// A call that may be an atomic operation: each of its arguments that is an ordering is a site.
+    /// Scans a call that may be an atomic operation: each of its arguments that is an ordering is a site.
     fn call(&mut self, name: &str, begin: Span, group: &Group, place: &Place) -> anyhow::Result<()> {
         let tokens: Vec<TokenTree> = group.stream().into_iter().collect();
         for (argument, value) in (0..).zip(arguments(&tokens)) {
@@ -614,7 +616,7 @@ impl Scan<'_> {
 mod tests {
     use super::*;
 
-    /// The sites of a crate of one file, as `line:column:argument ordering build`.
+    /// The sites of a crate with one file, as `line:column:argument ordering build`.
     fn scan(text: &str) -> anyhow::Result<Vec<String>> {
         let root = tempfile::tempdir()?;
         std::fs::write(root.path().join("lib.rs"), text)?;
@@ -625,7 +627,7 @@ mod tests {
 
     #[test]
     fn sites_are_where_the_compiler_says_the_caller_is() {
-        // The hook's own idea of the place of a call, on the same text.
+        // The position of a call that the hook sees, for the same text.
         #[track_caller]
         fn load(_: &(), _: Ordering) -> (u32, u32) {
             let at = core::panic::Location::caller();
@@ -714,7 +716,7 @@ mod tests {
             const TEXT: &str = "two
                 lines";
         "#;
-        // allow; inline, fn, a, the return type, a, the end; cfg, const, lines.
+        // The lines of: allow; inline, fn, a, the return type, a, the end; cfg, const, lines.
         assert_eq!(shipping_lines(text).unwrap(), 10);
         assert_eq!(shipping_lines("#![cfg(test)]\nfn f() {}").unwrap(), 0);
     }
@@ -740,7 +742,7 @@ mod tests {
         assert_eq!(found, [("cells.rs", Build::Loom), ("layout.rs", Build::Shipping)]);
     }
 
-    /// What no model catches of these makes `check-all` fail.
+    /// `check-all` fails for each of these that no model catches.
     #[test]
     fn every_planted_bug_is_found_wherever_it_stands() {
         let text = r#"
@@ -757,7 +759,7 @@ mod tests {
         std::fs::write(root.path().join("lib.rs"), text).unwrap();
         let sources = Sources::scan(root.path(), &["lib.rs"]).unwrap();
         assert_eq!(sources.planted.iter().collect::<Vec<_>>(), ["first", "fourth", "second", "third"]);
-        // What is wrong has orderings, too.
+        // The body of a planted bug also has orderings.
         assert_eq!(sources.sites.len(), 1);
     }
 

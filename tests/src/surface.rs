@@ -1,7 +1,7 @@
-//! What a crate shows its users: the public items of its documentation, without what is hidden there.
+//! A crate's public surface: the public items in its documentation, without hidden ones.
 //!
-//! An item is counted for each module, type, trait, function, method, constant, static, macro and alias; what is re-exported
-//! is counted once. Fields, variants and implementations of traits belong to their type.
+//! Counted are modules, types, traits, functions, methods, constants, statics, macros and aliases; a re-exported item is counted
+//! once. Fields, variants and trait implementations belong to their type.
 
 use crate::{cargo, workspace};
 use anyhow::{Context, Result, ensure};
@@ -9,35 +9,35 @@ use serde_json::Value;
 use std::collections::HashSet;
 use std::os::unix::fs::PermissionsExt;
 
-/// What a user of a crate can name.
+/// An item that a crate's users can name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Item {
-    /// How it is named: `uslab::error::Busy`.
+    /// Its path: `uslab::error::Busy`.
     pub path: String,
-    /// Whether it is a struct, an enum, a union or a trait, of this crate and no other.
+    /// `true` if it is a struct, an enum, a union or a trait that this crate defines.
     pub is_type: bool,
-    /// Whether its own documentation has an example that runs.
+    /// `true` if its own documentation has an example that runs.
     pub has_example: bool,
 }
 
-/// What begins a block of code that a documentation test compiles and runs.
+/// Attributes of code blocks that a documentation test compiles and runs.
 const RUNS: [&str; 3] = ["", "rust", "should_panic"];
 
-/// Whether there is a block of code that runs.
+/// Returns `true` if the docs contain a code block that runs.
 fn has_example(docs: &str) -> bool {
     let fences = docs.lines().filter_map(|line| line.trim_start().strip_prefix("```"));
-    // Every second one ends a block.
+    // Every second fence ends a block.
     fences.step_by(2).any(|begin| RUNS.contains(&begin.trim_end()))
 }
 
 /// The public items of a crate of this workspace, sorted by path.
 ///
-/// Cost: its documentation is made, some seconds.
+/// Builds the crate's documentation, which takes some seconds.
 ///
 /// # Errors
-/// It cannot be made, or is not in the format of `rustdoc` that this reads.
+/// The build fails, or its JSON is not in the format of `rustdoc` that this reads.
 pub fn items(package: &str) -> Result<Vec<Item>> {
-    // The format is unstable. Only rustdoc is told that this is fine: cargo would build all that the crate depends on again.
+    // The format is unstable. Only rustdoc is allowed to use it: otherwise cargo would rebuild all dependencies.
     let wrapper = workspace().join("target/rustdoc-json");
     let script = "#!/bin/sh\nRUSTC_BOOTSTRAP=1 exec rustdoc \"$@\" -Zunstable-options --output-format json --cap-lints allow\n";
     std::fs::create_dir_all(workspace().join("target"))?;
@@ -65,17 +65,17 @@ pub fn items(package: &str) -> Result<Vec<Item>> {
 
 struct Surface<'a> {
     index: &'a Value,
-    /// What a path leads to already.
+    /// The paths that were already added.
     known: HashSet<String>,
     items: Vec<Item>,
 }
 
 impl Surface<'_> {
-    /// Adds an item with what it holds, by `parent::name`.
+    /// Adds an item and its children, as `parent::name`.
     fn add(&mut self, id: &Value, parent: &str) {
         let id = id.to_string();
         let item = &self.index[&id];
-        // Hidden, or of another crate; items of traits have the visibility of their trait.
+        // Hidden, or from another crate; items of traits have their trait's visibility.
         if !matches!(item["visibility"].as_str(), Some("public" | "default")) {
             return;
         }
@@ -96,7 +96,7 @@ impl Surface<'_> {
         }
     }
 
-    /// Adds what an item holds.
+    /// Adds the children of an item.
     fn inside(&mut self, id: &str, path: &str) {
         let inner = &self.index[id]["inner"];
         let held = ["module", "trait"].iter().find_map(|kind| inner[kind]["items"].as_array());

@@ -1,8 +1,8 @@
-//! Waivers: orderings that are kept although no model fails without them, each with its reason.
+//! Waivers: orderings that are kept although no model fails without them, each with a reason.
 //!
-//! `tests/orderings.toml` holds them. A site is named by its file, its function and a piece of its line, so that a waiver
-//! survives edits elsewhere in the file; one that fits no site, or more than one, or whose mutants are all caught, fails
-//! the run.
+//! `tests/orderings.toml` lists them. A site is identified by its file, its function and a piece of its line, so that a waiver
+//! survives edits elsewhere in the file. A waiver that fits no site, or more than one, or whose mutants are all caught, fails the
+//! run.
 
 use crate::source::{Ordering, Site};
 use anyhow::{Context, ensure};
@@ -15,13 +15,13 @@ use std::path::Path;
 pub struct Waiver {
     /// The site's file, relative to the workspace's root.
     pub file: String,
-    /// The function that it stands in.
+    /// The function that contains it.
     pub function: String,
     /// A piece of its line.
     pub text: String,
     /// The ordering that is kept.
     pub ordering: String,
-    /// Why.
+    /// The reason.
     pub reason: String,
 }
 
@@ -36,7 +36,7 @@ impl Waiver {
     /// Reads the file at `path`.
     ///
     /// # Errors
-    /// It cannot be read, is no list of waivers, or a reason is missing.
+    /// The file cannot be read, is not a list of waivers, or a reason is missing.
     pub fn read(path: &Path) -> anyhow::Result<Vec<Self>> {
         let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
         Self::parse(&text).with_context(|| path.display().to_string())
@@ -57,7 +57,7 @@ impl Waiver {
         Ok(waivers)
     }
 
-    /// Whether it speaks of that site.
+    /// Returns `true` if the waiver applies to `site`.
     pub fn fits(&self, site: &Site) -> bool {
         let Self { file, function, text, ordering, .. } = self;
         *file == site.file
@@ -66,7 +66,7 @@ impl Waiver {
             && *ordering == site.ordering.to_string()
     }
 
-    /// Where it points to.
+    /// The text that names its site in messages.
     pub fn place(&self) -> String {
         format!("{} {}: {:?}", self.file, self.function, self.text)
     }

@@ -1,4 +1,4 @@
-//! Who answers a stream.
+//! The interface of a design, which answers a stream.
 
 use crate::shown::ShownCache;
 use crate::stream::CacheInfo;
@@ -7,14 +7,14 @@ use uslab_buddy::PageAllocator;
 use uslab_magazine::tracepoints::Step;
 use uslab_magazine::{Path, Paths};
 
-/// When, where and how something is asked for.
+/// The CPU, the time and the manner of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct At {
     /// The CPU.
     pub cpu: u32,
     /// Nanoseconds of the trace since its first operation.
     pub ns: u64,
-    /// What the caller allows.
+    /// The caller's constraints.
     pub manner: Manner,
 }
 
@@ -25,19 +25,19 @@ impl At {
     }
 }
 
-/// What the caller of an operation allows. Designs that make no difference ignore it.
+/// The caller's constraints on an operation. Designs that make no difference ignore it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Manner {
-    /// An allocation that may block; a free at once.
+    /// An allocation that may block; an immediate free.
     #[default]
     Plain,
     /// An allocation that may not block.
     NonBlocking,
-    /// A free that takes effect after a grace period of RCU.
+    /// A free that takes effect after an RCU grace period.
     AfterGrace,
 }
 
-/// What a design cannot do, in words.
+/// Something that a design does not support, in words.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Unable(pub String);
@@ -47,115 +47,116 @@ pub struct Unable(pub String);
 #[error("no memory")]
 pub struct NoMemory;
 
-/// What a design says of a cache. All is 0 for large kmalloc, which has neither slabs nor magazines.
+/// A design's counts for a cache. All are 0 for large kmalloc, which has neither slabs nor magazines.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct CacheCounts {
     /// Bytes of an object.
     pub size: u64,
-    /// Order of a slab.
+    /// The order of a slab.
     pub order: u8,
     /// Objects in a slab.
     pub per_slab: u64,
-    /// Objects of a magazine, or of what the design has of the kind.
+    /// Objects of a magazine, or of the design's counterpart.
     pub capacity: u64,
-    /// Objects with callers.
+    /// Objects that callers have.
     pub used: u64,
-    /// Free objects that CPUs hold: outside of slabs, or free in a slab that a CPU has to itself.
+    /// Free objects that CPUs hold: outside of slabs, or free in a slab that a CPU owns.
     pub in_magazines: u64,
-    /// Objects that all CPUs share outside of slabs.
+    /// Objects outside of slabs that all CPUs share.
     pub in_depot: u64,
-    /// Objects free in slabs that no CPU has to itself.
+    /// Free objects in slabs that no CPU owns.
     pub free_in_slabs: u64,
-    /// Slabs without a free object,
+    /// Slabs without a free object.
     pub full: u64,
-    /// with some,
+    /// Slabs with used and free objects.
     pub partial: u64,
-    /// and with free objects only.
+    /// Slabs with only free objects.
     pub empty: u64,
-    /// Visits to what CPUs share that moved a magazine.
+    /// Exchanges of magazines with what CPUs share.
     pub depot_exchanges: u64,
-    /// Slabs made so far.
+    /// Slabs created so far.
     pub slabs_made: u64,
 }
 
 impl CacheCounts {
-    /// All slabs.
+    /// The number of all slabs.
     pub fn slabs(&self) -> u64 {
         self.full + self.partial + self.empty
     }
-    /// Objects that `/proc/slabinfo` of the real system counts as active: those with callers, and those that CPUs hold back.
+    /// Objects that `/proc/slabinfo` of the real system counts as active: objects that callers have, and those that CPUs keep.
     pub fn active_objs(&self) -> u64 {
         self.used + self.in_magazines + self.in_depot
     }
 }
 
-/// Who answers a [`Stream`](crate::Stream): the shipping allocator, or a model of another one's policy.
+/// A design, which answers a [`Stream`](crate::Stream): the shipping allocator, or a model of another one's policy.
 ///
-/// A design is told of each cache before the first operation on it, and gets back the objects and blocks that it gave, once
-/// each. It never fails in a free.
+/// A design gets each cache before the first operation on it, and gets back each object and block that it returned exactly once.
+/// A free never fails.
 pub trait Design {
-    /// An object that is out.
+    /// A live object.
     type Object;
-    /// A block of pages that is out.
+    /// A live block of pages.
     type Block;
 
-    /// The next cache of the stream; they are numbered from 0.
+    /// Adds the next cache of the stream; they are numbered from 0.
     ///
     /// # Errors
-    /// It cannot be.
+    /// The design does not support the cache.
     fn learn(&mut self, cache: &CacheInfo) -> Result<(), Unable>;
 
-    /// An object. `bytes` matter for large kmalloc only.
+    /// Allocates an object. `bytes` matter only for large kmalloc.
     ///
     /// # Errors
     /// There is no memory.
     fn alloc(&mut self, at: At, cache: u32, bytes: u64) -> Result<Self::Object, NoMemory>;
-    /// The objects in use of a slab from before the stream, in which `free` more are free; none if the design cannot begin with
-    /// slabs.
+    /// Adds a slab from before the stream, in which `free` objects are free. Returns its objects in use; none if the design
+    /// cannot begin with slabs.
     fn start(&mut self, _at: At, _cache: u32, _used: u32, _free: u32) -> Vec<Self::Object> {
         vec![]
     }
-    /// Takes an object of that cache back.
+    /// Frees an object of the cache.
     fn free(&mut self, at: At, cache: u32, object: Self::Object);
-    /// Where an object lies: the first page of its slab, and which one of the slab it is; `None` if it lies in no slab.
+    /// The place of an object: the first page of its slab, and its index in the slab; `None` if it is in no slab.
     fn place(&self, cache: u32, object: &Self::Object) -> Option<(u32, u16)>;
 
-    /// A block of `2^order` pages. `migratetype` is 0 for unmovable ones, 1 for movable, 2 for reclaimable.
+    /// Allocates a block of `2^order` pages. `migratetype` is 0 for unmovable pages, 1 for movable, 2 for reclaimable.
     ///
     /// # Errors
     /// There is no memory.
     fn alloc_pages(&mut self, at: At, order: u8, migratetype: u8) -> Result<Self::Block, NoMemory>;
-    /// Takes a block back.
+    /// Frees a block.
     fn free_pages(&mut self, at: At, block: Self::Block);
-    /// Cuts a block into blocks of a smaller order, lowest first.
+    /// Splits a block into blocks of a smaller order, lowest first.
     fn split_pages(&mut self, block: Self::Block, order: u8) -> Vec<Self::Block>;
     /// The first page of a block, and its order.
     fn block(&self, block: &Self::Block) -> (u32, u8);
 
-    /// A cache gives back what it can, or all do: objects that lay in CPU layers, and slabs.
+    /// Shrinks a cache, or all. Returns the objects that were flushed from CPU layers, and the slabs that were freed.
     fn shrink(&mut self, at: At, cache: Option<u32>) -> (u64, u64);
 
-    /// The numbers of a cache that it was told of.
+    /// The counts of a cache that it has learnt.
     fn counts(&self, cache: u32) -> CacheCounts;
-    /// Operations on objects of slabs by the dearest thing that they did.
+    /// Operations on objects of slabs, by where they were served.
     fn paths(&self) -> Paths;
     /// A cache, slab by slab; `None` for large kmalloc.
     fn show(&self, cache: u32) -> Option<ShownCache>;
-    /// Where its pages come from.
+    /// The allocator of its pages.
     fn pages(&self) -> &PageAllocator;
-    /// Pages of large kmalloc.
+    /// The number of pages of large kmalloc.
     fn large_pages(&self) -> u64;
-    /// Whether a block that begins at this page is of a slab or of large kmalloc.
+    /// Returns `true` if a block that begins at this page belongs to a slab or to large kmalloc.
     fn is_slab(&self, page: u32) -> bool;
 
-    /// The dearest thing that a CPU's last operation on a cache did, and how it went, as the end of a sentence; `None` if it has no
-    /// such cache. `did` is what shipping code says that it did: all for the shipping design, what pages took for a model.
+    /// Where a CPU's last operation on a cache was served, and a description, as the end of a sentence; `None` if there is no
+    /// such cache. `did` has the steps that shipping code reported: all steps for the shipping design, only the page steps for a
+    /// model.
     fn how(&self, cpu: u32, cache: u32, freeing: bool, did: &[Step]) -> Option<(Path, String)>;
 
-    /// Its conservation laws, with so many objects and pages that the stream holds.
+    /// Checks its invariants, given the numbers of objects and pages that the stream holds.
     ///
     /// # Errors
-    /// The first that does not hold, in words.
+    /// The first invariant that does not hold, in words.
     fn check(&self, objects: u64, pages: u64) -> Result<(), String>;
 }

@@ -1,4 +1,4 @@
-//! Designs by name, with what can be set on each.
+//! Designs by name, with their options.
 
 use crate::design::{Design, NoMemory, Unable};
 use crate::machine::{Machine, MachineError};
@@ -19,7 +19,7 @@ use std::str::FromStr;
 use uslab::{Geometry, Magazines};
 use uslab_magazine::{Cpus, MAX_CAPACITY, MAX_DEPOT};
 
-/// Designs that are part of this crate, or the one that a program brings.
+/// A design of this crate, or one that a program provides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Uslab,
@@ -34,7 +34,7 @@ enum Kind {
     Own,
 }
 
-/// What can be set on a design. Empty if there is no such design.
+/// The options of a design. Empty if there is no such design.
 pub fn knobs<P: Policy>(design: &str) -> &'static [Knob] {
     let linux = (design == LINUX).then_some(Kind::Linux);
     match linux.or_else(|| kinds::<P>().find(|(_, name, _)| *name == design).map(|(kind, ..)| kind)) {
@@ -52,7 +52,7 @@ pub fn knobs<P: Policy>(design: &str) -> &'static [Knob] {
     }
 }
 
-/// Boot parameters and `sysfs` files that all rules of [`LINUX`] have.
+/// Boot parameters and `sysfs` attributes that all designs behind [`LINUX`] have.
 static LINUX_KNOBS: [Knob; 5] = [
     slub::CPU_PARTIAL_KNOB,
     slub::MIN_PARTIAL_KNOB,
@@ -61,7 +61,8 @@ static LINUX_KNOBS: [Knob; 5] = [
     slub::SLAB_MAX_ORDER_KNOB,
 ];
 
-/// With `capacity` alone the others are as here; without it they are by the size of an object, as in the model.
+/// If only `capacity` is set, the other two have the defaults given here; without it, they depend on the object size, as in the
+/// model.
 static SHIPPING_KNOBS: [Knob; 3] = [
     Knob {
         name: "capacity",
@@ -85,10 +86,10 @@ static SHIPPING_KNOBS: [Knob; 3] = [
 const STOCK: u16 = 8;
 const DEPOT_LIMIT: u32 = 10;
 
-/// The name of the design that the traced kernel has: [`Spec::as_traced`] says which one that is.
+/// The name that stands for the traced kernel's design: see [`Spec::as_traced`].
 pub const LINUX: &str = "linux";
 
-/// All designs that there are with the [`Policy`] `P` beside: names, and what they are in a line.
+/// All designs, including the [`Policy`] `P`: names, and one-line descriptions.
 pub fn all<P: Policy>() -> impl Iterator<Item = (&'static str, &'static str)> {
     kinds::<P>().map(|(_, name, about)| (name, about))
 }
@@ -111,7 +112,7 @@ fn kinds<P: Policy>() -> impl Iterator<Item = (Kind, &'static str, &'static str)
     all.into_iter().filter(|(_, name, _)| !name.is_empty())
 }
 
-/// No policy: for programs that bring none.
+/// For programs that provide no policy.
 #[derive(Debug)]
 pub enum NoPolicy {}
 
@@ -134,7 +135,7 @@ impl Policy for NoPolicy {
     }
 }
 
-/// A design and its knobs, as in `slub:cpu_partial=0:min_partial=10`. `P` is a policy that the program brings.
+/// A design and its options, as in `slub:cpu_partial=0:min_partial=10`. `P` is a policy that the program provides.
 #[derive(Debug)]
 pub struct Spec<P: Policy = NoPolicy> {
     kind: Kind,
@@ -164,7 +165,7 @@ fn unknown_kernel() -> Unable {
     )
 }
 
-/// A text that is no [`Spec`].
+/// A text that is not a [`Spec`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct BadSpec(String);
@@ -207,7 +208,7 @@ impl<P: Policy> fmt::Display for Spec<P> {
     }
 }
 
-/// What can be set of the shipping allocator: see [`Magazines`].
+/// The options of the shipping allocator: see [`Magazines`].
 #[derive(serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Sizes {
@@ -216,29 +217,29 @@ struct Sizes {
     depot_limit: Option<u32>,
 }
 
-/// Something to do with a design, whichever it is.
+/// Code that runs with any design.
 pub trait Visitor {
-    /// What comes of it.
+    /// The result.
     type Out;
-    /// Does it.
+    /// Runs the code.
     fn visit<D: Design>(self, design: D) -> Self::Out;
 }
 
-/// The same, for what is only a policy.
+/// Code that runs with any design that is only a policy.
 pub trait PolicyVisitor {
-    /// What comes of it.
+    /// The result.
     type Out;
-    /// Does it.
+    /// Runs the code.
     fn visit<P: Policy>(self, knobs: P::Knobs) -> Self::Out;
 }
 
-/// A design that cannot be had.
+/// A design cannot be created.
 #[derive(Debug, thiserror::Error)]
 pub enum DesignError {
-    /// Its machine cannot be.
+    /// Its machine is not possible.
     #[error(transparent)]
     Machine(#[from] MachineError),
-    /// It cannot run like that.
+    /// The design does not support the request.
     #[error(transparent)]
     Unable(#[from] Unable),
 }
@@ -251,7 +252,7 @@ impl<P: Policy> Spec<P> {
             Kind::Slub => self.knobs::<Slub>().map(drop),
             Kind::Sheaves618 => self.knobs::<Sheaves<Slub>>().map(drop),
             Kind::Sheaves => self.knobs::<Sheaves<Node>>().map(drop),
-            // They are knobs of each of the others.
+            // The options are accepted by each of the other designs.
             Kind::Linux => self.knobs::<Slub>().map(drop),
             Kind::Slab => self.knobs::<Slab>().map(drop),
             Kind::Bonwick94 => self.knobs::<Bonwick94>().map(drop),
@@ -288,10 +289,10 @@ impl<P: Policy> Spec<P> {
         Ok(knobs)
     }
 
-    /// The design itself; for [`LINUX`] the one that the traced kernel has, with the options that are set here on top.
+    /// The design itself; for [`LINUX`] the traced kernel's design, with the options of this one.
     ///
     /// # Errors
-    /// The stream does not say which kernel was traced.
+    /// The stream does not name the traced kernel.
     pub fn as_traced(&self, stream: &Stream) -> Result<Self, Unable> {
         if self.kind != Kind::Linux {
             return Ok(self.clone());
@@ -301,7 +302,7 @@ impl<P: Policy> Spec<P> {
         Ok(traced)
     }
 
-    /// Makes it for a stream, on so many CPUs as that has.
+    /// Creates it for a stream, with the stream's number of CPUs.
     ///
     /// # Errors
     /// See [`DesignError`].
@@ -322,10 +323,10 @@ impl<P: Policy> Spec<P> {
             Kind::Own => self.model::<P, V>(stream, visitor),
         }
     }
-    /// Its policy, where it is one.
+    /// Passes its policy to the visitor.
     ///
     /// # Errors
-    /// It is the shipping allocator.
+    /// It is the shipping allocator, which is not a policy.
     pub fn policy<V: PolicyVisitor>(&self, visitor: V) -> Result<V::Out, Unable> {
         fn of<Q: Policy, V: PolicyVisitor>(spec: &Spec<impl Policy>, visitor: V) -> Result<V::Out, Unable> {
             Ok(visitor.visit::<Q>(spec.knobs::<Q>().map_err(Unable)?))
@@ -346,7 +347,7 @@ impl<P: Policy> Spec<P> {
             Kind::Own => of::<P, V>(self, visitor),
         }
     }
-    /// An engine for as long as the program runs.
+    /// Creates an engine that lives as long as the program.
     #[cfg(target_family = "wasm")]
     pub(crate) fn play(&self, stream: &'static Stream) -> Result<Box<dyn crate::play::Play>, DesignError>
     where
@@ -404,7 +405,7 @@ mod tests {
     fn every_knob_is_explained_and_no_other() {
         for (design, _) in all::<NoPolicy>() {
             let said = format!("{design}:no_such_knob=1").parse::<Spec>().unwrap_err().to_string();
-            // `unknown field X, expected one of A, B`; quoted.
+            // Parses `unknown field X, expected one of A, B`, with quotes.
             let there_are: Vec<_> = said.split('`').skip(3).step_by(2).collect();
             let explained: Vec<_> = knobs::<NoPolicy>(design).iter().map(|knob| knob.name).collect();
             assert_eq!(explained, there_are, "{said}");
@@ -467,7 +468,7 @@ mod tests {
             ("uslab-model:capacity=65", "uslab-model: capacity=65: expected 1 to 64"),
             ("uslab-model:first_fill=0", "uslab-model: first_fill=0: expected 1 to 64"),
             ("uslab-model:depot_limit=4097", "uslab-model: depot_limit=4097: expected 0 to 4096"),
-            // It was `invalid value: integer 100000, expected u16`, of whatever knob.
+            // Regression test: the message was `invalid value: integer 100000, expected u16`, without the option.
             ("uslab-model:stock=100000", "uslab-model: stock=100000: expected 0 to 65535"),
         ] {
             let said = text.parse::<Spec>().unwrap_err().to_string();

@@ -4,37 +4,37 @@ use crate::design::{At, Design, Unable};
 use crate::step::What;
 use crate::stream::{Action, Reader, Stream};
 
-/// A stream that cannot go on.
+/// A stream cannot continue.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
-    /// A cache of it cannot be made.
+    /// A cache cannot be created.
     #[error("operation {at}: {error}")]
     Cache {
-        /// The operation, from 1.
+        /// The operation's number, from 1.
         at: u64,
-        /// What the design said.
+        /// The design's error.
         error: Unable,
     },
-    /// Its columns end before its operations do, or name what there is not.
+    /// Its columns end before its operations do, or refer to something that does not exist.
     #[error("operation {at}: the stream is damaged")]
     Damaged {
-        /// The operation, from 1.
+        /// The operation's number, from 1.
         at: u64,
     },
 }
 
-/// A stream on its way through a [`Design`].
+/// The state of a stream that runs through a [`Design`].
 #[derive(Debug)]
 pub struct Engine<'s, D: Design> {
     pub(crate) design: D,
     pub(crate) stream: &'s Stream,
     reader: Reader,
     pub(crate) operations: u64,
-    /// Allocations and frees of each cache that the design knows.
+    /// Allocations and frees of each cache that the design has learnt.
     pub(crate) served: Vec<u64>,
     objects: Slots<Object<D::Object>>,
     blocks: Slots<D::Block>,
-    /// Pages of the blocks.
+    /// Pages of the live blocks.
     pub(crate) pages_held: u64,
     /// Allocations that the design could not serve.
     pub(crate) failed: u64,
@@ -48,10 +48,10 @@ struct Object<O> {
     cpu: u32,
 }
 
-/// Live things under the number of their birth.
+/// Live values, by the number of their birth.
 #[derive(Debug)]
 struct Slots<T> {
-    /// The slot of each thing that was ever born. Grows only; 4 bytes a birth.
+    /// The slot of each value that was ever born. It only grows, by 4 bytes per birth.
     born: Vec<u32>,
     live: Vec<Option<T>>,
     free: Vec<u32>,
@@ -71,11 +71,11 @@ impl<T> Slots<T> {
         self.live[slot as usize] = Some(thing);
         self.born.push(slot);
     }
-    /// Births that did not happen; ages count them all the same.
+    /// Adds births that did not happen; ages count them nevertheless.
     fn insert_none(&mut self, births: u32) {
         self.born.extend((0..births).map(|_| Self::NONE));
     }
-    /// By age: 0 is the youngest.
+    /// The slot of a value by its age: 0 is the youngest.
     fn slot(&self, age: u64) -> Option<u32> {
         let number = (self.born.len() as u64).checked_sub(age.checked_add(1)?)?;
         self.born.get(number as usize).copied()
@@ -95,7 +95,7 @@ impl<T> Slots<T> {
 }
 
 impl<'s, D: Design> Engine<'s, D> {
-    /// At the beginning.
+    /// Creates the engine before the first operation.
     pub fn new(design: D, stream: &'s Stream) -> Self {
         Self {
             design,
@@ -110,19 +110,19 @@ impl<'s, D: Design> Engine<'s, D> {
         }
     }
 
-    /// Who answers.
+    /// The design.
     pub fn design(&self) -> &D {
         &self.design
     }
-    /// What it runs.
+    /// The stream.
     pub fn stream(&self) -> &'s Stream {
         self.stream
     }
-    /// Operations that ran.
+    /// The number of operations so far.
     pub fn operations(&self) -> u64 {
         self.operations
     }
-    /// Allocations that the design could not serve.
+    /// The number of allocations that the design could not serve.
     pub fn failed(&self) -> u64 {
         self.failed
     }
@@ -130,11 +130,11 @@ impl<'s, D: Design> Engine<'s, D> {
     pub fn time_ns(&self) -> u64 {
         self.reader.time_ns(self.stream)
     }
-    /// Objects that the stream holds.
+    /// The number of objects that the stream holds.
     pub fn objects(&self) -> usize {
         self.objects.len()
     }
-    /// Caches that the design knows by now.
+    /// The number of caches that the design has learnt.
     pub fn caches(&self) -> usize {
         self.served.len()
     }
@@ -150,7 +150,7 @@ impl<'s, D: Design> Engine<'s, D> {
         Ok(())
     }
 
-    /// One operation, of whose actions `act` does each.
+    /// Runs one operation; `act` executes each of its actions.
     pub(crate) fn operation(
         &mut self,
         mut act: impl FnMut(&mut Self, Action) -> Option<()>,
@@ -177,7 +177,7 @@ impl<'s, D: Design> Engine<'s, D> {
         Ok(())
     }
 
-    /// The CPU of the action that was read last.
+    /// The CPU of the last action.
     pub(crate) fn cpu(&self) -> u32 {
         self.reader.cpu()
     }
@@ -185,7 +185,7 @@ impl<'s, D: Design> Engine<'s, D> {
         At { cpu: self.reader.cpu(), ns: self.reader.time_ns(self.stream), manner: self.reader.manner() }
     }
 
-    /// The cache that an action is about, and where the object lies that it frees.
+    /// The cache of an action, and the place of the object that it frees.
     pub(crate) fn subject(&self, action: Action) -> Option<(u32, Option<(u32, u16)>)> {
         match action {
             Action::Alloc { cache, .. } | Action::Pass { cache, .. } => Some((cache, None)),
@@ -196,13 +196,13 @@ impl<'s, D: Design> Engine<'s, D> {
             _ => None,
         }
     }
-    /// Where the youngest object lies.
+    /// The place of the youngest object.
     pub(crate) fn youngest(&self) -> Option<(u32, u16)> {
         let object = self.objects.get(0)?;
         self.design.place(object.cache, &object.object)
     }
 
-    /// Does an action; `None` if the stream is damaged.
+    /// Executes an action; `None` if the stream is damaged.
     pub(crate) fn act(&mut self, action: Action) -> Option<What> {
         let at = self.at();
         Some(match action {
@@ -230,7 +230,7 @@ impl<'s, D: Design> Engine<'s, D> {
                     Err(_) => self.fail(),
                 }
             }
-            // An allocation that failed is not there to be freed.
+            // After a failed allocation there is nothing to free.
             Action::Free { age } => match self.objects.remove(age) {
                 Some(Object { object, cache, cpu }) => {
                     *self.served.get_mut(cache as usize)? += 1;
@@ -305,10 +305,10 @@ impl<'s, D: Design> Engine<'s, D> {
         What::Failed
     }
 
-    /// The conservation laws of the design.
+    /// Checks the design's invariants.
     ///
     /// # Errors
-    /// The first that does not hold, in words.
+    /// The first invariant that does not hold, in words.
     pub fn check(&self) -> Result<(), String> {
         let held = self.design.check(self.objects.len() as u64, self.pages_held);
         held.map_err(|violation| format!("operation {}: {violation}", self.operations))

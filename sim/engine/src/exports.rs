@@ -1,6 +1,8 @@
-//! What a page calls. An instance has one engine, and all its state is in linear memory: a copy of that is a checkpoint.
+//! The functions that a page calls. An instance has one engine, and all its state is in linear memory, so a copy of that is a
+//! checkpoint.
 //!
-//! Texts and bytes pass through one buffer: [`room`] makes it for the caller to fill, [`text`] says where a result lies.
+//! Texts and bytes are passed through one buffer: [`room`] resizes it for the caller to fill, [`text`] returns the address of a
+//! result.
 
 use crate::clock::{ClockError, Outcome, Profile, run_stream};
 use crate::course::{self, labs};
@@ -16,7 +18,7 @@ use core::cell::RefCell;
 use uslab_lab::demos;
 use uslab_magazine::sync::thread_local;
 
-/// What lives as long as the instance.
+/// The state that lives as long as the instance.
 struct State {
     engine: Box<dyn Play>,
     sample: Vec<f64>,
@@ -39,7 +41,7 @@ fn with<T: Default>(f: impl FnOnce(&mut State) -> T) -> T {
     STATE.with_borrow_mut(|state| state.as_mut().map(f)).unwrap_or_default()
 }
 
-/// Room for so many bytes from the caller.
+/// Makes room for `bytes` bytes from the caller, and returns its address.
 #[unsafe(no_mangle)]
 extern "C" fn room(bytes: usize) -> *mut u8 {
     TEXT.with_borrow_mut(|text| {
@@ -48,14 +50,14 @@ extern "C" fn room(bytes: usize) -> *mut u8 {
     })
 }
 
-/// Where the last result lies.
+/// The address of the last result.
 #[unsafe(no_mangle)]
 extern "C" fn text() -> *const u8 {
     TEXT.with_borrow(|text| text.as_ptr())
 }
 
-/// Says who answers, before [`open`]: [`room`] was filled with a design and its knobs, as `--design` has them. 0 when there is
-/// such a design, else the length of what is wrong. Without it the shipping allocator does.
+/// Sets the design for [`open`]: [`room`] was filled with a design and its options, as for `--design`. Returns 0 if there is such
+/// a design, otherwise the length of an error message. The default is the shipping allocator.
 #[unsafe(no_mangle)]
 extern "C" fn design() -> usize {
     let text = TEXT.with_borrow_mut(core::mem::take);
@@ -68,14 +70,14 @@ extern "C" fn design() -> usize {
     }
 }
 
-/// Makes the engine from the stream that [`room`] was filled with, on so many CPUs; 0: as many as that has. 0 when it worked, else the
-/// length of what is wrong.
+/// Creates the engine from the stream with which [`room`] was filled, on `cpus` CPUs; 0 means as many as the stream has. Returns
+/// 0, or the length of an error message.
 #[unsafe(no_mangle)]
 extern "C" fn open(cpus: u32) -> usize {
     begin(stream(cpus))
 }
 
-/// The stream that [`room`] was filled with.
+/// Parses the stream with which [`room`] was filled.
 fn stream(cpus: u32) -> Result<Stream, String> {
     let bytes = TEXT.with_borrow_mut(core::mem::take);
     Stream::read(&bytes)
@@ -83,7 +85,7 @@ fn stream(cpus: u32) -> Result<Stream, String> {
         .map_err(|error| error.to_string())
 }
 
-/// The same from a [script](crate::script).
+/// As [`open`], from a [script](crate::script).
 #[unsafe(no_mangle)]
 extern "C" fn open_script() -> usize {
     let text = TEXT.with_borrow_mut(core::mem::take);
@@ -104,14 +106,15 @@ fn begin(stream: Result<Stream, String>) -> usize {
     }
 }
 
-/// The lab's demos, as JSON; its length.
+/// Writes the lab's demos as JSON; returns the length.
 #[unsafe(no_mangle)]
 extern "C" fn demos() -> usize {
     say(serde_json::to_vec(&demos::Name::ALL.map(demos::Name::about)).unwrap_or_default())
 }
 
-/// Runs a demo from its beginning: [`room`] was filled with its name and commands, a line each. The scenes after each command, as
-/// JSON; the length. 0: there is no such demo, or no memory; a line that is no command is a scene that says so.
+/// Runs a demo from its beginning: [`room`] was filled with its name and commands, one on each line. Writes the scenes after each
+/// command as JSON; returns the length. 0 if there is no such demo, or no memory; an invalid command becomes a scene that says
+/// so.
 #[unsafe(no_mangle)]
 extern "C" fn demo() -> usize {
     let text = TEXT.with_borrow_mut(core::mem::take);
@@ -120,21 +123,21 @@ extern "C" fn demo() -> usize {
         .unwrap_or_default())
 }
 
-/// So many requests at random, the same for all demos that race: see [`Race`](demos::Race). As JSON; its length.
+/// Makes random requests, the same for all demos that race: see [`Race`](demos::Race). Writes JSON; returns the length.
 #[unsafe(no_mangle)]
 extern "C" fn race(seed: u32, requests: u32) -> usize {
     let race = demos::race(seed.into(), requests as usize).ok();
     say(race.and_then(|race| serde_json::to_vec(&race).ok()).unwrap_or_default())
 }
 
-/// The labs of the course, with the numbers that a seed makes, as JSON; its length.
+/// Writes the labs of the course as JSON, with numbers that depend on the seed; returns the length.
 #[unsafe(no_mangle)]
 extern "C" fn course(seed: u32) -> usize {
     say(serde_json::to_vec(&labs(seed)).unwrap_or_default())
 }
 
-/// What is right for a question, by its place from 0, of the lab whose name [`room`] was filled with: an [`Answer`](crate::course::Answer)
-/// as JSON; its length. 0: there is no such question.
+/// Finds the right answer to a question, by its index from 0, of the lab whose name [`room`] was filled with. Writes an
+/// [`Answer`](crate::course::Answer) as JSON; returns the length. 0 if there is no such question.
 #[unsafe(no_mangle)]
 extern "C" fn answer(seed: u32, question: usize) -> usize {
     let lab = TEXT.with_borrow_mut(core::mem::take);
@@ -142,13 +145,13 @@ extern "C" fn answer(seed: u32, question: usize) -> usize {
     say(right.and_then(|right| serde_json::to_vec(&right).ok()).unwrap_or_default())
 }
 
-/// Makes the heap so much larger now, so that it does not grow later: going back cannot make linear memory smaller.
+/// Grows the heap by `bytes` now, so that it does not grow later: linear memory cannot shrink when a checkpoint is restored.
 #[unsafe(no_mangle)]
 extern "C" fn reserve(bytes: usize) {
     drop(core::hint::black_box(Vec::<u8>::with_capacity(bytes)));
 }
 
-/// What there is to know of the stream before it runs, as JSON; its length.
+/// Writes a description of the stream before it runs, as JSON; returns the length.
 #[unsafe(no_mangle)]
 extern "C" fn about() -> usize {
     let about =
@@ -156,7 +159,7 @@ extern "C" fn about() -> usize {
     say(about)
 }
 
-/// Runs up to an operation. 0 when it got there, else the length of what is wrong.
+/// Runs up to an operation. Returns 0, or the length of an error message.
 #[unsafe(no_mangle)]
 extern "C" fn run(until: u32) -> usize {
     match with(|state| state.engine.run(until.into()).err()) {
@@ -165,8 +168,8 @@ extern "C" fn run(until: u32) -> usize {
     }
 }
 
-/// Runs up to an operation and writes the moment as JSON; its length. [`room`] was filled with the caches to be shown, four
-/// bytes each. What the last operation did is told if it is one of this call.
+/// Runs up to an operation and writes the state as JSON; returns the length. [`room`] was filled with the caches to be shown,
+/// four bytes each. The steps of the last operation are included if it ran in this call.
 #[unsafe(no_mangle)]
 extern "C" fn view(until: u32) -> usize {
     let shown = TEXT.with_borrow_mut(core::mem::take);
@@ -180,8 +183,8 @@ extern "C" fn view(until: u32) -> usize {
     }))
 }
 
-/// Runs until something happens, and no further than to an operation. [`room`] was filled with an [`Until`](crate::until::Until) as JSON; the result is
-/// what was [`Found`](crate::until::Found), or null, as JSON, and its length is returned. 0: there is no such thing to wait for.
+/// Runs until something happens, but not beyond an operation. [`room`] was filled with an [`Until`](crate::until::Until) as JSON.
+/// Writes the [`Found`](crate::until::Found) event, or null, as JSON; returns the length. 0 if the condition is invalid.
 #[unsafe(no_mangle)]
 extern "C" fn run_until(end: u32) -> usize {
     let text = TEXT.with_borrow_mut(core::mem::take);
@@ -192,16 +195,17 @@ extern "C" fn run_until(end: u32) -> usize {
     .unwrap_or_default())
 }
 
-/// Names of the cost profiles, as JSON; its length.
+/// Writes the names of the cost profiles as JSON; returns the length.
 #[unsafe(no_mangle)]
 extern "C" fn profiles() -> usize {
     let names: Vec<_> = Profile::own().map(|profile| profile.name).collect();
     say(serde_json::to_vec(&names).unwrap_or_default())
 }
 
-/// The stream that [`room`] was filled with, in virtual time, each CPU back to back: on so many CPUs, 0 as many as it has; at the prices
-/// of a profile by its place in [`profiles`]. In place of [`open`], for an instance has the addresses of one machine. `{"Ok": ...}` with
-/// an [`Outcome`], or `{"Err": ...}` with what is wrong, as JSON; its length.
+/// Runs the stream with which [`room`] was filled in virtual time, each CPU back to back: on `cpus` CPUs (0 means as many as it
+/// has), with the prices of a profile by its index in [`profiles`]. Used instead of [`open`], because an instance has the
+/// addresses of one machine. Writes `{"Ok": ...}` with an [`Outcome`], or `{"Err": ...}` with an error message, as JSON; returns
+/// the length.
 #[unsafe(no_mangle)]
 extern "C" fn back_to_back(cpus: u32, profile: usize) -> usize {
     let outcome = stream(cpus).and_then(|stream| {
@@ -214,7 +218,7 @@ extern "C" fn back_to_back(cpus: u32, profile: usize) -> usize {
     say(serde_json::to_vec(&outcome).unwrap_or_default())
 }
 
-/// A stream in virtual time, for whichever design.
+/// Runs a stream in virtual time, with any design.
 struct BackToBack<'a> {
     pages: &'a Pages,
     stream: &'a Stream,
@@ -235,7 +239,7 @@ extern "C" fn text_hash() -> u64 {
     TEXT.with_borrow(|text| hash(text))
 }
 
-/// What each page of memory is, a byte a page; how many.
+/// Writes the kind of each page of memory, in one byte each; returns their number.
 #[unsafe(no_mangle)]
 extern "C" fn map() -> usize {
     TEXT.with_borrow_mut(|text| {
@@ -244,7 +248,7 @@ extern "C" fn map() -> usize {
     })
 }
 
-/// The sums for a time line: see [`Engine::sample`].
+/// The figures for a time line: see [`Engine::sample`].
 #[unsafe(no_mangle)]
 extern "C" fn sample() -> *const f64 {
     STATE.with_borrow_mut(|state| {
@@ -255,7 +259,7 @@ extern "C" fn sample() -> *const f64 {
     })
 }
 
-/// 0 if every object and page is where its state says, else the length of what is wrong.
+/// Checks all invariants. Returns 0, or the length of an error message.
 #[unsafe(no_mangle)]
 extern "C" fn check() -> usize {
     match with(|state| state.engine.check().err()) {
@@ -264,14 +268,15 @@ extern "C" fn check() -> usize {
     }
 }
 
-/// A hash of a part of linear memory (`bytes` a multiple of 32), as a whole number below 2^53: who keeps checkpoints compares
-/// these, and keeps no second copy of memory. Writes nothing, so that looking does not change what is looked at.
+/// Hashes a part of linear memory (`bytes` is a multiple of 32) to an integer below 2^53. A page that keeps checkpoints compares
+/// these hashes instead of keeping a second copy of memory. Writes nothing, so that the call does not change the memory.
 ///
 /// # Safety
-/// The part lies in linear memory.
+/// The part must be inside linear memory.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn page_hash(at: usize, bytes: usize) -> f64 {
-    // SAFETY: by contract; nothing else runs meanwhile. All of linear memory is readable, and any bytes are numbers.
+    // SAFETY: the caller guarantees that the part is inside linear memory, all of which is readable; any bytes are valid numbers,
+    // and no other code runs during the call.
     let words =
         unsafe { core::slice::from_raw_parts(core::ptr::with_exposed_provenance::<u64>(at), bytes / 8) };
     let mut lanes =

@@ -1,50 +1,50 @@
-//! What a policy holds outside of slabs.
+//! Objects that a policy holds outside of slabs.
 
 use crate::levels::{Level, Levels};
 use crate::slabs::{Object, Slabs};
 
-/// Who holds objects outside of slabs.
+/// The holder of objects outside of slabs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Holder {
     /// A CPU.
     Cpu(u32),
-    /// A depot, a barn, a shared array.
+    /// All CPUs together: a depot, a barn, a shared array.
     Shared,
 }
 
-/// A place for objects outside of slabs: an array, a magazine, a sheaf.
+/// A container of objects outside of slabs: an array, a magazine, a sheaf.
 #[derive(Clone, Debug)]
 pub struct Held {
-    /// Whose it is.
+    /// Its holder.
     pub holder: Holder,
-    /// What it is called.
+    /// The design's name for it.
     pub name: &'static str,
-    /// Objects that it has room for.
+    /// The number of objects that fit into it.
     pub room: usize,
-    /// Those that it has.
+    /// The objects in it.
     pub objects: Vec<Object>,
 }
 
 impl Held {
-    /// These objects, in a place that has room for so many.
+    /// A container with these objects and room for `room`.
     pub fn new(holder: Holder, name: &'static str, room: usize, objects: &[Object]) -> Self {
         Self { holder, name, room, objects: objects.to_vec() }
     }
 }
 
-/// Slabs that a CPU has to itself. What is free in them no other CPU can allocate, so it counts as held by that CPU.
+/// Slabs that a CPU owns. Their free objects cannot be allocated on other CPUs, so they count as held by that CPU.
 #[derive(Clone, Debug)]
 pub struct OwnSlabs {
-    /// Whose they are.
+    /// The CPU.
     pub cpu: u32,
-    /// What they are called.
+    /// The design's name for them.
     pub name: &'static str,
     /// The slabs.
     pub slabs: Vec<u32>,
 }
 
 impl Levels {
-    /// Of a policy that holds these, on one node.
+    /// The levels of a policy that holds these containers and slabs, on one node.
     pub fn of(held: &[Held], own: &[OwnSlabs], slabs: &Slabs, cpus: u32) -> Self {
         let mut levels = Self { cpus: vec![vec![]; cpus as usize], shared: vec![vec![]] };
         for Held { holder, name, room, objects } in held {
@@ -57,7 +57,7 @@ impl Levels {
         for OwnSlabs { cpu, name, slabs: own } in own {
             let free = own.iter().map(|slab| usize::from(slabs.free_quietly(*slab))).sum();
             let room = own.iter().map(|slab| usize::from(slabs.objects_of(*slab))).sum();
-            // A policy may have more CPUs than the stream: no operation comes from these.
+            // A policy may have more CPUs than the stream, which have no operations.
             if let Some(levels) = levels.cpus.get_mut(*cpu as usize) {
                 levels.push(Level::new(name, free, room));
             }

@@ -1,21 +1,21 @@
-//! What lies between a CPU and the slabs of a cache, level by level, whatever the design calls it.
+//! The levels between a CPU and the slabs of a cache, for any design.
 
 use serde::Serialize;
 use uslab_magazine::{DepotView, LayerView, MagazineView};
 
-/// A place for objects: a stack, a sheaf, an array.
+/// A level that holds objects: a stack, a sheaf, an array.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Level {
-    /// What the design calls it.
+    /// The design's name for it.
     pub name: &'static str,
-    /// Objects that lie there.
+    /// The number of objects in it.
     pub objects: u32,
-    /// Objects that it has room for.
+    /// The number of objects that fit into it.
     pub room: u32,
 }
 
-/// What CPUs hold of a cache, and what they share.
+/// The levels of a cache that CPUs have, and those that they share.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Levels {
     /// By CPU: the level that serves first comes first.
@@ -25,14 +25,15 @@ pub struct Levels {
 }
 
 impl Level {
-    /// So many objects, where there is room for so many.
+    /// A level with `objects` objects and room for `room`.
     pub fn new(name: &'static str, objects: usize, room: usize) -> Self {
         Self { name, objects: objects as u32, room: room.max(objects) as u32 }
     }
 }
 
 impl Levels {
-    /// Of the shipping allocator: a stack for each CPU, which moves in magazines, and a depot for each node.
+    /// The levels of the shipping allocator: a stack for each CPU, which moves in magazines, and a depot for
+    /// each node.
     pub(crate) fn shipping<T>(layer: &LayerView<T>) -> Self {
         let rounds = |magazines: &[MagazineView<T>]| magazines.iter().map(|m| m.rounds.len()).sum();
         let cpus = layer.cpus.iter().map(|cpu| {

@@ -1,4 +1,4 @@
-//! A recorded stream of operations through the shipping allocator, one operation at a time, and what is then where.
+//! Runs a recorded stream of operations through the shipping allocator, one operation at a time, and shows the resulting state.
 //!
 //! ```text
 //! trace ──> stream::Writer ──> Stream ──> Engine on a Machine ──> View
@@ -6,11 +6,11 @@
 //!                                         uslab-buddy as they ship
 //! ```
 //!
-//! There is no OS here: no file, no thread, no clock. The crate compiles for `wasm32-unknown-unknown`, and the page that
-//! `uslab replay --html` writes runs it there. The machine's pages are addresses only ([`uslab_buddy::Phantom`]): the engine
-//! asks where objects lie and never looks into one.
+//! Nothing here needs an OS: no file, no thread, no clock. The crate compiles for `wasm32-unknown-unknown`, and the page that
+//! `uslab replay --html` writes runs it there. The machine's pages are only addresses ([`uslab_buddy::Phantom`]): the engine asks
+//! for the places of objects and never accesses one.
 
-// Exercises call this crate by its name, in tests of it, too.
+// Exercises refer to this crate by its name, also in its own tests.
 #[cfg(test)]
 extern crate self as uslab_engine;
 
@@ -57,7 +57,7 @@ pub use stream::{Stream, StreamError, Writer};
 pub use uslab_magazine::{Path, Paths};
 pub use view::View;
 
-/// What a [`Policy`] is written with.
+/// The items with which a [`Policy`] is written.
 pub mod policy {
     pub use crate::design::{NoMemory, Unable};
     pub use crate::held::{Held, Holder, OwnSlabs};
@@ -69,7 +69,7 @@ pub mod policy {
     pub use uslab_magazine::Cpus;
 }
 
-/// FNV-1a of 64 bits: what runs are compared by.
+/// The 64-bit FNV-1a hash, with which runs are compared.
 pub fn hash(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |h, byte| (h ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3))
 }

@@ -1,7 +1,7 @@
-//! What models of other allocators' policies share: slabs, pages, conservation, knobs.
+//! The common parts of models of other allocators' policies: slabs, pages, conservation, options.
 //!
-//! A model has no memory behind it and takes no lock. It says where an object comes from and where it goes; what a lock or a
-//! cache line would cost is what it [tells](Op::did).
+//! A model has no memory behind it and takes no lock. It determines the places of objects, and [reports](Op::did) what would cost
+//! a lock or a cache line.
 
 use crate::design::{At, CacheCounts, Design, Manner, NoMemory, Unable};
 use crate::held::{Held, Holder, OwnSlabs};
@@ -19,21 +19,21 @@ use uslab_buddy::{Order, PageAllocator, PageBlock};
 use uslab_magazine::tracepoints::Step;
 use uslab_magazine::{Cpus, Path, Paths, on_cpu};
 
-/// What can be set on a design. Its text is what it means, its range and its default.
+/// An option of a design, with its meaning, range and default.
 #[derive(Debug)]
 pub struct Knob {
-    /// As the real system names it.
+    /// The name in the real system.
     pub name: &'static str,
-    /// What it is, in half a line.
+    /// A short description.
     pub means: &'static str,
-    /// The values that it takes.
+    /// The accepted values.
     pub range: RangeInclusive<u64>,
-    /// What it is where it is not set: for objects of so many bytes, on so many CPUs.
+    /// The default for objects of `size` bytes on `cpus` CPUs.
     pub default: fn(size: usize, cpus: u32) -> u64,
 }
 
 impl Knob {
-    /// The values that it takes, in words.
+    /// Describes the accepted values.
     pub fn accepts(&self) -> String {
         let (least, most) = (self.range.start(), self.range.end());
         if *most >= u32::MAX.into() { format!("at least {least}") } else { format!("{least} to {most}") }
@@ -53,130 +53,130 @@ impl fmt::Display for Knob {
     }
 }
 
-/// A default that follows from how objects of a policy lie in slabs. 0 if they are too large for one.
+/// A default that depends on a policy's slab geometry. 0 if objects are too large for a slab.
 pub(crate) fn by_geometry<P: Policy>(size: usize, cpus: u32, of: impl Fn(&Geometry) -> usize) -> u64 {
     P::geometry(size, cpus, &P::Knobs::default()).map_or(0, |geometry| of(&geometry) as u64)
 }
 
-/// A policy: what one cache of a model does. A [`Model`] has one for each cache, and keeps what all policies share.
+/// A policy: the behaviour of one cache of a model. A [`Model`] has one for each cache, and the common state of all policies.
 ///
-/// Conservation and double ownership are looked after by the model: an object that a policy hands out twice, or loses, is
-/// found by its [`check`](Design::check).
+/// The model checks conservation and ownership: its [`check`](Design::check) finds an object that a policy hands out twice, or
+/// loses.
 pub trait Policy: Debug + Sized {
-    /// Its name on command lines.
+    /// The name on command lines.
     const NAME: &'static str;
-    /// What it is, in a line.
+    /// A one-line description.
     const ABOUT: &'static str;
-    /// What can be set, with the real system's names.
+    /// The options, with the real system's names.
     type Knobs: Clone + Debug + Default + DeserializeOwned;
 
-    /// The same by name. Who reads knobs from a text keeps their ranges.
+    /// The options by name. Ranges are enforced when options are parsed from text.
     const KNOBS: &'static [Knob] = &[];
 
-    /// The lists that a slab can be on.
+    /// The names of the lists that a slab can be on.
     const LISTS: &'static [&'static str];
-    /// The lists of slabs that no CPU has: with free objects, and without. `None`: it cannot begin with slabs.
+    /// The lists of slabs that no CPU has: with free objects, and without. `None` if a stream cannot begin with slabs.
     const SHARED_LISTS: Option<(u8, u8)> = None;
-    /// A slab is as small as one object allows if there is no block of its order.
+    /// `true` if a slab may be as small as one object allows when there is no block of its order.
     const FALLS_BACK: bool = false;
-    /// Nanoseconds between two [ticks](Self::tick); `None`: it does nothing by time.
+    /// Nanoseconds between two [ticks](Self::tick); `None` if it does nothing periodically.
     const TICK: Option<u64> = None;
-    /// Whether each operation takes a lock of its own CPU.
+    /// `true` if each operation takes a lock of its own CPU.
     const LOCKED: bool = false;
-    /// Cache lines that CPUs share of a cache.
+    /// Cache lines of a cache that CPUs share.
     const LINES: Lines = Lines { depot: 1, lists: 1, counts: 0, slabs: 0 };
 
-    /// Whether it can run with knobs that are each in their range.
+    /// Checks options that are each in their range.
     ///
     /// # Errors
-    /// Which one does not fit another one, and what would be accepted.
+    /// Two options do not fit together; names them, and what would be accepted.
     fn accept(_: &Self::Knobs) -> Result<(), Unable> {
         Ok(())
     }
-    /// How objects of `size` bytes lie in slabs. By default as in Linux.
+    /// The placement of objects of `size` bytes in slabs. By default as in Linux.
     ///
     /// # Errors
-    /// They are too large.
+    /// The objects are too large.
     fn geometry(size: usize, cpus: u32, _: &Self::Knobs) -> Result<Geometry, GeometryError> {
         Geometry::new(size, 0, &OrderRule::for_cpus(cpus))
     }
-    /// A cache without slabs.
+    /// Creates a cache without slabs.
     fn new(info: &CacheInfo, cpus: Cpus, geometry: &Geometry, knobs: &Self::Knobs) -> Self;
 
-    /// An object, which has left its slab.
+    /// Returns an object, which must have left its slab.
     ///
     /// # Errors
     /// There is no memory.
     fn alloc(&mut self, op: &mut Op<'_>) -> Result<Object, NoMemory>;
-    /// Takes an object, to hold it or to put it back to its slab.
+    /// Takes an object, to keep it or to return it to its slab.
     fn free(&mut self, op: &mut Op<'_>, object: Object);
-    /// Time has passed: see [`TICK`](Self::TICK).
+    /// Called periodically: see [`TICK`](Self::TICK).
     fn tick(&mut self, _: &mut Op<'_>) {}
-    /// An operation had to wait for what CPUs share.
+    /// Called if an operation had to wait for what CPUs share.
     fn contended(&mut self) {}
-    /// Gives back what can be: how many objects layers held.
+    /// Frees as much as possible. Returns the number of objects that layers held.
     fn shrink(&mut self, op: &mut Op<'_>) -> u64;
 
-    /// Objects of a magazine, a sheaf or an array, as large as they are now; 0: there are none.
+    /// The current number of objects of a magazine, a sheaf or an array; 0 if there are none.
     fn container(&self) -> u32 {
         0
     }
-    /// Containers in what CPUs share, where each has a place of its own; by default they have one.
+    /// The number of containers in what CPUs share, if each has a separate place; by default one.
     fn shared(&self) -> u32 {
         0
     }
-    /// What holds objects outside of slabs, even where it is empty.
+    /// All containers of objects outside of slabs, including empty ones.
     fn held(&self) -> Vec<Held> {
         vec![]
     }
-    /// Slabs that CPUs have to themselves, those that serve first before the others.
+    /// Slabs that CPUs own; those that serve first come first.
     fn own_slabs(&self) -> Vec<OwnSlabs> {
         vec![]
     }
 }
 
-/// How many cache lines CPUs share of a cache, beside its slabs and containers.
+/// The numbers of cache lines of a cache that CPUs share, without its slabs and containers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lines {
-    /// The lock of what CPUs share above the slabs, with the heads of its lists.
+    /// For the lock of what CPUs share above the slabs, with the heads of its lists.
     pub depot: u32,
-    /// The lock of the lists of slabs, with their heads.
+    /// For the lock of the lists of slabs, with their heads.
     pub lists: u32,
-    /// Numbers that every operation changes which is not its CPU's own alone; 0: there are none, or each CPU has its own. If there
-    /// are any, one more lies beside the lock of what CPUs share.
+    /// For counters that every operation changes that uses more than its own CPU's memory; 0 if there are none, or each CPU has
+    /// its own. If there are any, one more line is next to the lock of what CPUs share.
     pub counts: u32,
-    /// Numbers that change when a slab is made or given back.
+    /// For counters that change when a slab is created or freed.
     pub slabs: u32,
 }
 
-/// Something that an operation did beyond what its CPU holds. One that did nothing of it was a hit.
+/// Part of an operation that uses more than its CPU's memory. An operation without any is a hit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deed {
-    /// Two containers of the CPU changed places, or a slab of its own list became the current one.
+    /// Two containers of the CPU were swapped, or a slab of its own list became the current one.
     Swap,
-    /// The CPU's own stack got more places.
+    /// The CPU's stack got more places.
     Widened,
-    /// A container went to, or came from, what CPUs share.
+    /// A container was exchanged with what CPUs share.
     Exchange,
     /// What CPUs share had nothing to give, or no room.
     Miss,
-    /// Objects came from slabs, under the lock of the lists.
+    /// Objects were taken from slabs, under the lists' lock.
     Refill(u32),
-    /// Objects went to slabs, under the lock of the lists.
+    /// Objects were returned to slabs, under the lists' lock.
     Flush(u32),
-    /// A slab went to another list, under the lock of the lists.
+    /// A slab moved to another list, under the lists' lock.
     Relist,
-    /// A slab's own word changed, without a lock: an object was freed to a slab that this CPU does not have, or what others
-    /// have freed to its own was collected.
+    /// A slab's own word changed, without a lock: an object was freed to a slab that this CPU does not have, or objects were
+    /// collected that other CPUs had freed to its slab.
     Remote,
-    /// A slab was made.
+    /// A slab was created.
     Made,
-    /// A slab was given back.
+    /// A slab was freed.
     Released,
 }
 
 impl Deed {
-    /// In words.
+    /// A description.
     pub fn said(self) -> String {
         match self {
             Self::Swap => "the CPU takes another magazine or slab of its own".to_owned(),
@@ -193,7 +193,7 @@ impl Deed {
             Self::Released => "an empty slab goes to the page allocator".to_owned(),
         }
     }
-    /// Its class.
+    /// The level at which it was served.
     pub fn path(self) -> Path {
         match self {
             Self::Swap | Self::Widened => Path::Cpu,
@@ -204,14 +204,14 @@ impl Deed {
     }
 }
 
-/// An operation on a cache, as its policy sees it.
+/// An operation on a cache, for its policy.
 #[expect(missing_debug_implementations, reason = "it lives as long as a call")]
 pub struct Op<'a> {
     /// The CPU.
     pub cpu: u32,
-    /// Nanoseconds since the stream began.
+    /// Nanoseconds since the beginning of the stream.
     pub ns: u64,
-    /// What the caller allows.
+    /// The caller's constraints.
     pub manner: Manner,
     /// The cache's slabs.
     pub slabs: &'a mut Slabs,
@@ -222,11 +222,11 @@ pub struct Op<'a> {
 }
 
 impl Op<'_> {
-    /// It did that.
+    /// Reports a part of the operation.
     pub fn did(&mut self, deed: Deed) {
         self.deeds.push(deed);
     }
-    /// A new slab, in front of a list.
+    /// Creates a slab, at the front of a list.
     ///
     /// # Errors
     /// There is no memory.
@@ -235,10 +235,10 @@ impl Op<'_> {
         self.deeds.push(Deed::Made);
         Ok(slab)
     }
-    /// Gives an empty slab back.
+    /// Frees an empty slab.
     ///
     /// # Panics
-    /// It is not empty.
+    /// Panics if the slab is not empty.
     pub fn release(&mut self, slab: u32) {
         self.slabs.release(self.pages, self.cpu, slab);
         self.deeds.push(Deed::Released);
@@ -250,11 +250,11 @@ impl Op<'_> {
 pub struct Model<'p, P: Policy> {
     cpus: Cpus,
     knobs: P::Knobs,
-    /// The traced kernel has this policy: what was recorded of its caches counts.
+    /// `true` if the traced kernel has this policy, so that attributes recorded of its caches apply.
     as_traced: bool,
-    /// By number in the stream; `None` is large kmalloc.
+    /// By number in the stream; `None` for large kmalloc.
     caches: Vec<Option<Cache<P>>>,
-    /// Objects of large kmalloc, and their pages.
+    /// The number of objects of large kmalloc, and of their pages.
     large: u64,
     large_pages: u64,
     slab_pages: SlabPages<'p>,
@@ -263,7 +263,7 @@ pub struct Model<'p, P: Policy> {
     deeds: Vec<Deed>,
     paths: Paths,
     ticks: u64,
-    /// The first thing that must not be, and the object that was handed out wrongly.
+    /// The first violation, and the object that was handed out wrongly.
     wrong: Option<(String, Object)>,
 }
 
@@ -275,26 +275,26 @@ struct Cache<P> {
     exchanges: u64,
 }
 
-/// What a model gives out.
+/// An object of a model.
 #[derive(Debug)]
 pub enum Given<'p> {
     /// An object of a slab.
     Object(Object),
-    /// One of large kmalloc.
+    /// An object of large kmalloc.
     Large {
         /// Its pages.
         block: PageBlock<'p>,
     },
 }
 
-/// Intervals that are played between two operations. 10,000 of the shortest, 2 s, are some hours.
+/// The most intervals that are played between two operations: 10,000 of the shortest, 2 s, are some hours.
 const MOST_TICKS: u64 = 10_000;
 
 impl<'p, P: Policy> Model<'p, P> {
-    /// A machine without caches.
+    /// Creates a machine without caches.
     ///
     /// # Errors
-    /// The policy cannot run with these knobs.
+    /// The policy does not support these options.
     pub fn new(pages: &'p Pages, knobs: P::Knobs) -> Result<Self, Unable> {
         P::accept(&knobs)?;
         Ok(Self {
@@ -312,25 +312,25 @@ impl<'p, P: Policy> Model<'p, P> {
             wrong: None,
         })
     }
-    /// As in the traced kernel, if that has this policy: what was recorded of its caches counts.
+    /// Sets whether the traced kernel has this policy, so that attributes recorded of its caches apply.
     #[must_use]
     pub fn as_traced(self, as_traced: bool) -> Self {
         Self { as_traced, ..self }
     }
-    /// What the last operation did beyond what its CPU holds.
+    /// The reported parts of the last operation.
     pub fn deeds(&self) -> &[Deed] {
         &self.deeds
     }
-    /// The object that was handed out though it was not to be had.
+    /// The object that was handed out although it was in use.
     #[cfg(feature = "course")]
     pub(crate) fn wrong_object(&self) -> Option<Object> {
         self.wrong.as_ref().map(|(_, object)| *object)
     }
-    /// Pages whose frames the last operation on a cache touched.
+    /// Pages whose frames the last operation on a cache accessed.
     pub(crate) fn touched(&self, cache: u32) -> &[u32] {
         self.cache(cache).map_or(&[], |(slabs, _)| slabs.touched())
     }
-    /// The last operation on a cache had to wait for what CPUs share.
+    /// Notifies the cache's policy that its last operation had to wait for what CPUs share.
     pub(crate) fn contended(&mut self, cache: u32) {
         if let Some(cache) = &mut self.caches[cache as usize] {
             cache.policy.contended();
@@ -342,7 +342,7 @@ impl<'p, P: Policy> Model<'p, P> {
         Some((&cache.slabs, &cache.policy))
     }
 
-    /// The laws of the caches alone: objects in use, and pages of slabs.
+    /// Checks the invariants of the caches alone. Returns the objects in use, and the pages of slabs.
     pub(crate) fn check_caches(&self) -> Result<(u64, u64), String> {
         self.wrong.clone().map_or(Ok(()), |(wrong, _)| Err(wrong))?;
         let (mut used, mut pages) = (0, 0);
@@ -355,21 +355,21 @@ impl<'p, P: Policy> Model<'p, P> {
         Ok((used, pages))
     }
 
-    /// An interval ends, whatever the time.
+    /// Ends an interval, at whatever time.
     pub(crate) fn tick(&mut self, at: At) {
         self.of_all(at, |policy, op| policy.tick(op));
     }
-    /// Time passes without an operation.
+    /// Lets time pass without an operation.
     #[cfg(any(test, feature = "testing"))]
     pub(crate) fn pass(&mut self, at: At) {
         self.begin(at);
     }
-    /// Begins an operation: what is due by then happens first.
+    /// Begins an operation: ticks that are due by then happen first.
     fn begin(&mut self, at: At) {
         self.deeds.clear();
         let Some(period) = P::TICK else { return };
         let due = at.ns / period;
-        // Of a clock that jumps the last ones: nothing is left to do behind so many in which nothing happened.
+        // If the clock jumps, only the last ticks are played: after so many idle ones nothing is left to do.
         self.ticks = self.ticks.max(due.saturating_sub(MOST_TICKS));
         while self.ticks < due {
             self.ticks += 1;
@@ -378,7 +378,7 @@ impl<'p, P: Policy> Model<'p, P> {
         }
         self.deeds.clear();
     }
-    /// Ends one of an object.
+    /// Ends an operation on an object.
     fn end(&mut self) {
         let count = match self.deeds.iter().map(|deed| deed.path()).max().unwrap_or_default() {
             Path::Cpu => &mut self.paths.cpu,
@@ -457,7 +457,7 @@ impl<'p, P: Policy> Design for Model<'p, P> {
         self.caches.push(match info.kind {
             Kind::Large => None,
             _ => {
-                // A name that only hidden events have may come without a size: the smallest there is.
+                // A cache that only hidden events name may have no size: the smallest size is used.
                 let geometry = P::geometry(info.size.max(8) as usize, self.cpus.count(), &self.knobs)
                     .map_err(|error| Unable(format!("cache {}: {error}", info.name)))?;
                 let recorded = info.sheaf_capacity.filter(|_| self.as_traced);
@@ -491,7 +491,7 @@ impl<'p, P: Policy> Design for Model<'p, P> {
         let (Some((partial, full)), Some(own)) = (P::SHARED_LISTS, &mut self.caches[cache as usize]) else {
             return vec![];
         };
-        // Slabs may be smaller here.
+        // Slabs may have fewer objects here.
         let slabs = (used + free).div_ceil(u32::from(own.slabs.objects()));
         let mut objects = Vec::with_capacity(used as usize);
         own.op(at, &mut self.slab_pages, &mut self.shared, &mut self.deeds, |_, op| {
@@ -618,7 +618,7 @@ impl<'p, P: Policy> Design for Model<'p, P> {
     }
 }
 
-/// A cache of a model, with the objects that its layers hold, those that are free in slabs of CPUs among them.
+/// A cache of a model, including the objects that its layers hold and the free objects in slabs that CPUs own.
 fn shown(
     cache: u32,
     all: &Slabs,

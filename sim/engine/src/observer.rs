@@ -1,4 +1,4 @@
-//! What an operation did, as the allocator's own tracepoints say.
+//! The steps of an operation, from the allocator's own tracepoints.
 
 use crate::design::Design;
 use crate::engine::{Engine, EngineError};
@@ -10,7 +10,7 @@ use uslab_magazine::sync::{Mutex, Rank};
 use uslab_magazine::tracepoints::Observer;
 
 impl<D: Design> Engine<'_, D> {
-    /// Runs until `until` operations have run, or all, and says what the last one did, if it was one of this call.
+    /// Runs until `until` operations have run, or all. Returns the steps of the last operation if it ran in this call.
     ///
     /// # Errors
     /// See [`EngineError`].
@@ -37,11 +37,11 @@ impl<D: Design> Engine<'_, D> {
 
 type Did = Vec<uslab_magazine::tracepoints::Step>;
 
-/// An operation on its way.
+/// The state of an operation in progress.
 struct Watch {
     cpu: u32,
     cache: Option<u32>,
-    /// What shipping code did for it: all of the shipping design, the pages of a model.
+    /// What shipping code reported: everything for the shipping design, only pages for a model.
     did: Arc<Mutex<Did>>,
     observer: Option<Observer>,
 }
@@ -50,13 +50,13 @@ impl Watch {
     fn new<D: Design>(engine: &Engine<'_, D>, cpu: u32, cache: Option<u32>) -> Self {
         let did = Arc::new(Mutex::ranked(Rank::Faults, Did::new()));
         let noted = did.clone();
-        // Nobody else observes a machine.
+        // The machine has no other observer.
         let observer =
             engine.design.pages().tracepoints().observe(move |op| noted.lock().extend_from_slice(op.steps));
         Self { cpu, cache, did, observer: observer.ok() }
     }
 
-    /// What happened since.
+    /// Ends the observation, and describes the step.
     fn told<D: Design>(mut self, engine: &Engine<'_, D>, what: What, object: Option<(u32, u16)>) -> Step {
         drop(self.observer.take());
         let (cpu, cache, did) = (self.cpu, self.cache, core::mem::take(&mut *self.did.lock()));
@@ -65,7 +65,7 @@ impl Watch {
         let (path, how) = match of_slabs {
             _ if what == What::Nothing => (None, String::new()),
             Some((path, how)) => (Some(path.max(dearest(&did))), how),
-            // Pages, or large objects, which are pages.
+            // Pages, or large objects, which consist of pages.
             None => {
                 let how = how_pages(&did);
                 let large = matches!(what, What::Alloc | What::Free { .. });

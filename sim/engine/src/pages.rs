@@ -1,4 +1,4 @@
-//! The pages of a model: the shipping page allocator, on memory that is addresses only.
+//! The pages of a model: the shipping page allocator, on memory that consists only of addresses.
 
 use crate::design::NoMemory;
 use crate::machine::{MachineError, page_config};
@@ -10,26 +10,27 @@ use uslab_magazine::on_cpu;
 /// The pages of a machine.
 ///
 /// # Invariants
-/// Nobody outside this crate gets at the allocator, and nobody inside looks into a page: there is nothing.
+/// No code outside this crate has access to the allocator, and no code inside accesses a page: there is no
+/// memory behind it.
 #[derive(Debug)]
 pub struct Pages(PageAllocator);
 
 impl Pages {
-    /// Those of a machine of so many CPUs.
+    /// Creates the pages of a machine with `cpus` CPUs.
     ///
     /// # Errors
     /// The CPUs or the memory cannot be simulated.
     pub fn new(cpus: u32) -> Result<Self, MachineError> {
         Ok(Self(PageAllocator::new(page_config(cpus, &[])?)?))
     }
-    /// Those of a stream's machine.
+    /// Creates the pages of a stream's machine.
     ///
     /// # Errors
     /// As [`new`](Self::new).
     pub fn of(stream: &Stream) -> Result<Self, MachineError> {
         Ok(Self(PageAllocator::new(page_config(stream.cpus, &stream.zones)?)?))
     }
-    /// A block of `2^order` pages.
+    /// Allocates a block of `2^order` pages.
     pub(crate) fn alloc(&self, cpu: u32, order: u8, migratetype: u8) -> Result<PageBlock<'_>, NoMemory> {
         on_cpu(cpu);
         let order = Order::new(order).ok_or(NoMemory)?;
@@ -41,7 +42,7 @@ impl Pages {
     }
 }
 
-/// What a stream's migrate type asks for: 0 is unmovable, 1 movable, 2 reclaimable.
+/// The flags for a stream's migrate type: 0 is unmovable, 1 movable, 2 reclaimable.
 pub(crate) fn gfp(migratetype: u8) -> Gfp {
     match migratetype {
         1 => Gfp::KERNEL | Gfp::MOVABLE,
@@ -54,15 +55,16 @@ pub(crate) fn gfp(migratetype: u8) -> Gfp {
 #[derive(Debug)]
 pub(crate) struct SlabPages<'p> {
     pages: &'p Pages,
-    /// By first page.
+    /// The blocks by first page.
     blocks: FxHashMap<u32, PageBlock<'p>>,
 }
 
-/// Where the pages of slabs come from. An [`Op`](crate::model::Op) has it without its lifetime.
+/// The source of pages for slabs, as a trait object so that an [`Op`](crate::model::Op) does not need its
+/// lifetime.
 pub(crate) trait PageSource {
-    /// The first page of a block for a slab.
+    /// Allocates a block for a slab. Returns its first page.
     fn alloc(&mut self, cpu: u32, order: u8) -> Result<u32, NoMemory>;
-    /// Takes it back.
+    /// Frees a block.
     fn free(&mut self, cpu: u32, page: u32);
 }
 
@@ -73,11 +75,11 @@ impl<'p> SlabPages<'p> {
     pub(crate) fn pages(&self) -> &'p Pages {
         self.pages
     }
-    /// Whether a slab begins at this page.
+    /// Returns `true` if a slab begins at this page.
     pub(crate) fn has(&self, page: u32) -> bool {
         self.blocks.contains_key(&page)
     }
-    /// Pages in slabs.
+    /// The number of pages in slabs.
     pub(crate) fn held(&self) -> u64 {
         self.blocks.values().map(|block| u64::from(block.order().pages())).sum()
     }

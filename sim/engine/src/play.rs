@@ -1,4 +1,4 @@
-//! An engine that a page drives.
+//! The engine's interface for pages.
 
 use crate::View;
 use crate::design::Design;
@@ -6,7 +6,7 @@ use crate::engine::{Engine, EngineError};
 use crate::stream::Stream;
 use crate::until::{Found, Until};
 
-/// An engine, whatever its design.
+/// An engine with any design.
 pub(crate) trait Play {
     fn stream(&self) -> &'static Stream;
     fn run(&mut self, until: u64) -> Result<(), EngineError>;

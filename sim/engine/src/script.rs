@@ -12,37 +12,37 @@
 //!
 //! | line | |
 //! |---|---|
-//! | `cpus N` | the machine's CPUs, 1 to 64; the first line |
+//! | `cpus N` | the number of CPUs, 1 to 64; must be the first line |
 //! | `zone KIND PAGES` | a zone of memory, `dma`, `dma32`, `normal` or `movable`; without any, 1 GiB of `normal` |
 //! | `cache NAME BYTES` | a cache, and the size of its objects |
-//! | `CPU alloc [N] [CACHE]` | allocates an object, or N of them, of the cache that was named last or of that one |
-//! | `CPU free [N] [newest\|oldest] [CACHE]` | frees objects, the newest first if nothing else is said |
-//! | `CPU free @I` | frees the object that was allocated as number I, from 0 |
+//! | `CPU alloc [N] [CACHE]` | allocates an object, or N of them, of CACHE or of the cache that was named last |
+//! | `CPU free [N] [newest\|oldest] [CACHE]` | frees objects, by default the newest first |
+//! | `CPU free @I` | frees the object with number I, counted from 0 in the order of allocation |
 //! | `CPU alloc-pages ORDER [N]` | allocates a block of `2^ORDER` pages, or N of them |
-//! | `CPU free-pages [N] [newest\|oldest]` | frees blocks, the newest first if nothing else is said |
-//! | `CPU shrink` | gives the empty slabs of all caches back |
+//! | `CPU free-pages [N] [newest\|oldest]` | frees blocks, by default the newest first |
+//! | `CPU shrink` | frees the empty slabs of all caches |
 //! | `# TEXT` | a mark |
 //!
-//! Each object or block is an operation, a microsecond after the one before.
+//! Each allocation and each free is an operation, a microsecond after the one before.
 
 use crate::machine::MOST_MEMORY;
 use crate::stream::{Kind, Stream, Writer};
 use core::str::FromStr;
 use uslab_buddy::{MAX_ORDER, PAGE_SIZE, ZoneKind};
 
-/// Objects and blocks that a script may allocate.
+/// The most objects and blocks that a script may allocate.
 const MOST: usize = 100_000;
 const MOST_CPUS: u32 = 64;
 
-/// A line that cannot be read, or not be done.
+/// A line that is invalid, or impossible.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}, `{text}`: {wrong}")]
 pub struct ScriptError {
     /// The line, from 1.
     pub line: usize,
-    /// What it says.
+    /// The line's text.
     pub text: String,
-    /// What is wrong with it, and what would be accepted.
+    /// The error, and what would be accepted.
     pub wrong: String,
 }
 
@@ -50,26 +50,26 @@ const EXPECTED: &str = "expected `cpus N`, `zone KIND PAGES`, `cache NAME BYTES`
                         `CPU free [N] [newest|oldest] [CACHE]`, `CPU free @I`, `CPU alloc-pages ORDER [N]`, \
                         `CPU free-pages [N] [newest|oldest]`, `CPU shrink` or `# TEXT`";
 
-/// What is known while a script is read.
+/// The state while a script is parsed.
 struct Script {
     writer: Writer,
     cpus: u32,
     caches: Vec<String>,
-    /// The cache of each object that was ever allocated, and of those in use the numbers.
+    /// The cache of each object that was ever allocated, and the numbers of those in use.
     born: Vec<u32>,
     live: Vec<usize>,
-    /// Pages of all zones.
+    /// The number of pages of all zones.
     pages: u64,
-    /// Blocks that were ever allocated; the orders of those in use, by number.
+    /// The number of blocks that were ever allocated, and the numbers and orders of those in use.
     blocks: usize,
     held: Vec<(usize, u8)>,
 }
 
-/// The stream of a script.
+/// Parses a script into a stream.
 ///
 /// # Errors
-/// A line cannot be read, names a CPU, a cache or an object that there is not, or asks for more than 100,000 objects or for
-/// more than 1 GiB of memory.
+/// A line is invalid, names a CPU, a cache or an object that does not exist, or requests more than 100,000 objects or more than 1
+/// GiB of memory.
 pub fn script(text: &str) -> Result<Stream, ScriptError> {
     let mut script: Option<Script> = None;
     for (at, line) in text.lines().enumerate() {
@@ -256,14 +256,14 @@ impl Script {
         let next = self.writer.operations() * 1000;
         self.writer.begin(next);
     }
-    /// Frees the object at that place of those in use.
+    /// Frees the object at index `at` of those in use.
     fn free(&mut self, cpu: u32, at: usize) {
         self.begin();
         self.writer.free(cpu, self.live.remove(at) as u64);
     }
 }
 
-/// A page that is the first of this block and inside no other one.
+/// A page that is the first of this block and not inside any other.
 fn address(block: usize) -> u64 {
     (block as u64) << MAX_ORDER
 }
@@ -330,7 +330,7 @@ mod tests {
             ("cpus 1\ncache a 8\n1 alloc", "there is no CPU 1: expected 0 to 0"),
             ("cpus 1\ncache a 8\n\n0 alloc 3 b", "line 4, `0 alloc 3 b`: there is no cache b; there are: a"),
             ("cpus 1\ncache a 8\n0 alloc 100001", "100000 objects at most"),
-            // As many as any number has.
+            // The largest possible number.
             (&format!("cpus 1\ncache a 8\n0 alloc\n0 alloc {}", usize::MAX), "100000 objects at most"),
             ("cpus 1\ncache a 8\n0 alloc 2\n0 free 3", "only 2 objects of a are in use"),
             ("cpus 1\ncache a 8\n0 alloc 2\n0 free @2", "object 2 is not in use"),

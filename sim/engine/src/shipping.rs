@@ -16,20 +16,20 @@ use uslab_magazine::{Path, Paths, on_cpu};
 #[derive(Debug)]
 pub struct Shipping<'m> {
     pub(crate) machine: &'m Machine,
-    /// By number in the stream; `None` is large kmalloc.
+    /// By number in the stream; `None` for large kmalloc.
     pub(crate) caches: Vec<Option<&'m KmemCache>>,
-    /// Objects that were freed without their stamp.
+    /// The number of objects whose stamp was wrong when they were freed.
     overwritten: u64,
 }
 
 impl<'m> Shipping<'m> {
-    /// On that machine.
+    /// Creates the design on a machine.
     pub fn on(machine: &'m Machine) -> Self {
         Self { machine, caches: Vec::new(), overwritten: 0 }
     }
-    /// What a CPU holds of a cache; `None` for large kmalloc, and without magazines.
+    /// The stack of a CPU for a cache; `None` for large kmalloc, and without magazines.
     fn stack(&self, cpu: u32, cache: u32) -> Option<Level> {
-        // SAFETY: the engine is the subsystem's only user, and this thread has it.
+        // SAFETY: the engine is the subsystem's only user, and it runs on this thread.
         let view = unsafe { self.cache(cache)?.view() };
         Levels::shipping(&view.magazines?).cpus.swap_remove(cpu as usize).pop()
     }
@@ -71,7 +71,7 @@ impl<'m> Design for Shipping<'m> {
             let stamp = stamp(&object);
             let front = object.front_mut(stamp.len());
             self.overwritten += u64::from(*front != stamp);
-            // Another owner would not find it either.
+            // Clears the stamp, so that another owner's check fails.
             front.fill(0);
         }
         drop(object);
@@ -135,7 +135,7 @@ impl<'m> Design for Shipping<'m> {
     }
     fn show(&self, number: u32) -> Option<ShownCache> {
         let cache = self.cache(number)?;
-        // SAFETY: the engine is the subsystem's only user, and this thread has it.
+        // SAFETY: the engine is the subsystem's only user, and it runs on this thread.
         Some(ShownCache::shipping(number, &unsafe { cache.view() }))
     }
     fn pages(&self) -> &PageAllocator {
@@ -153,7 +153,7 @@ impl<'m> Design for Shipping<'m> {
         Some(told::how(did, order, freeing, self.stack(cpu, cache)))
     }
 
-    /// Of the allocator itself, and of what the stream holds.
+    /// Checks the allocator itself, and compares it with what the stream holds.
     fn check(&self, objects: u64, held: u64) -> Result<(), String> {
         if self.overwritten > 0 {
             return Err(format!("{} objects were overwritten while they were out", self.overwritten));
@@ -174,7 +174,7 @@ impl<'m> Design for Shipping<'m> {
     }
 }
 
-/// What an object holds while it is out: its address. No object of a cache is smaller.
+/// The contents of an object in use: its address. No object of a cache is smaller.
 fn stamp(block: &Block<'_>) -> [u8; 8] {
     (block.address().addr().get() as u64).to_ne_bytes()
 }

@@ -1,4 +1,4 @@
-//! A cache, slab by slab, as a picture needs it.
+//! A cache, slab by slab, for a picture.
 
 use crate::levels::{Level, Levels};
 use serde::Serialize;
@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use uslab::{CacheView, SlabList};
 use uslab_magazine::MagazineView;
 
-/// The most slabs of a cache that are shown one by one; the counts say how many there are.
+/// The most slabs of a cache that are shown individually; the counts include all.
 pub(crate) const MOST_SLABS: usize = 8192;
 
 /// A cache, slab by slab.
@@ -15,9 +15,9 @@ pub(crate) const MOST_SLABS: usize = 8192;
 pub struct ShownCache {
     /// Its number in the stream.
     pub cache: u32,
-    /// What each CPU holds, the level that serves first before the others.
+    /// The levels of each CPU, in the order in which they serve.
     pub cpus: Vec<Vec<Level>>,
-    /// What the CPUs of each node share.
+    /// The levels that the CPUs of each node share.
     pub shared: Vec<Vec<Level>>,
     /// Slabs: empty, full, partial by fullness, each list in its order.
     pub slabs: Vec<ShownSlab>,
@@ -31,22 +31,22 @@ pub struct ShownSlab {
     pub page: u32,
     /// The list that it is on: `full`, `partial` or `empty` in the shipping allocator.
     pub list: &'static str,
-    /// A character an object: `u` in use, `.` free in the slab, `d` in a depot, and `a` to `z` and `A` to `Z` in a magazine of
-    /// CPU 0 to 51, `+` of a later one. `a` to `z` leave out `d` and `u`.
+    /// A character for each object: `u` in use, `.` free in the slab, `d` in a depot, `a` to `z` and `A` to `Z` in a magazine of
+    /// CPU 0 to 51, `+` in one of a later CPU. `d` and `u` are skipped in `a` to `z`.
     pub objects: String,
 }
 
-/// What stands for an object in a magazine of `cpu`.
+/// The letter for an object in a magazine of `cpu`.
 pub(crate) fn letter(cpu: usize) -> u8 {
     const LETTERS: &[u8] = b"abcefghijklmnopqrstvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
     LETTERS.get(cpu).copied().unwrap_or(b'+')
 }
 
 impl ShownCache {
-    /// Of the shipping allocator.
+    /// Shows a cache of the shipping allocator.
     pub(crate) fn shipping(cache: u32, view: &CacheView) -> Self {
         let mut slabs: Vec<_> = view.slabs.iter().take(MOST_SLABS).collect();
-        // Full ones are the most and the least telling: where there are too many, the others go first.
+        // Full slabs are the most frequent and the least interesting: if there are too many slabs, the others come first.
         if view.slabs.len() > MOST_SLABS {
             slabs = view.slabs.iter().filter(|slab| slab.list != SlabList::Full).take(MOST_SLABS).collect();
         }

@@ -1,4 +1,4 @@
-//! The slabs of a model's cache: which objects are out, which of these have callers, and which list each slab is on.
+//! The slabs of a model's cache: which objects have left their slab, which of them have callers, and each slab's list.
 
 use crate::design::NoMemory;
 use crate::pages::PageSource;
@@ -13,44 +13,44 @@ pub struct Object {
     pub page: u32,
     /// The slab's number in its cache.
     pub slab: u32,
-    /// Which one of the slab it is.
+    /// The object's index in the slab.
     pub index: u16,
 }
 
-/// Slabs in lists. A slab is on exactly one list, by its number among the [`LISTS`](crate::Policy::LISTS) of the policy.
+/// Slabs in lists. A slab is on exactly one list, identified by its index in the policy's [`LISTS`](crate::Policy::LISTS).
 ///
-/// Cost: constant, but for walks and for what counts all slabs.
+/// Cost: constant, except for walks and for functions that count all slabs.
 #[derive(Debug)]
 pub struct Slabs {
     geometry: Geometry,
     objects: u16,
-    /// The order of a slab if there is no block of the order that slabs should have; `None`: there is no slab then.
+    /// The order of a slab if there is no block of the preferred order; `None` if no slab is created then.
     fallback: Option<Order>,
     slabs: Vec<Slab>,
-    /// Numbers of slabs that are gone.
+    /// Numbers of freed slabs, for reuse.
     gone: Vec<u32>,
     lists: Box<[List]>,
     /// Objects with callers.
     used: u64,
     made: u64,
-    /// Pages whose frames were touched in the operation that goes on.
+    /// Pages whose frames the current operation has accessed.
     touched: Vec<u32>,
-    /// Slabs that were looked at or moved.
+    /// The number of looks at slabs, and of moves.
     looks: Cell<u64>,
 }
 
 #[derive(Debug)]
 struct Slab {
     page: u32,
-    /// How many slabs of the cache were made before it.
+    /// The number of slabs of the cache that were created before it.
     born: u64,
     list: u8,
     order: u8,
     objects: u16,
     free: u16,
-    /// A bit for each object that is out of the slab.
+    /// A bit for each object that has left the slab.
     out: Box<[u64]>,
-    /// A bit for each of these that has a caller.
+    /// A bit for each object that has a caller.
     used: Box<[u64]>,
     next: u32,
     previous: u32,
@@ -61,13 +61,13 @@ struct List {
     first: u32,
     last: u32,
     len: usize,
-    /// Free objects of its slabs.
+    /// Free objects in its slabs.
     free: u64,
 }
 
-/// No slab.
+/// Not a slab's number.
 const NONE: u32 = u32::MAX;
-/// The list of a slab that is gone.
+/// The list of a freed slab.
 const GONE: u8 = u8::MAX;
 
 impl core::fmt::Display for Object {
@@ -79,9 +79,9 @@ impl core::fmt::Display for Object {
 /// An end of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// Where the first slab is.
+    /// The end with the first slab.
     Front,
-    /// Where the last one is.
+    /// The end with the last slab.
     Back,
 }
 
@@ -104,35 +104,35 @@ impl Slabs {
         }
     }
 
-    /// How objects lie in a slab.
+    /// The placement of objects in a slab.
     pub fn geometry(&self) -> &Geometry {
         &self.geometry
     }
-    /// Objects of a slab; of one of a smaller order than slabs should have there are fewer.
+    /// The number of objects in a slab of the preferred order; smaller slabs have fewer.
     pub fn objects(&self) -> u16 {
         self.objects
     }
-    /// Objects of this slab.
+    /// The number of objects in this slab.
     pub fn objects_of(&self, slab: u32) -> u16 {
         self.slabs[slab as usize].objects
     }
-    /// Pages of all slabs. Cost: a look at each.
+    /// The number of pages in all slabs. Cost: a look at each slab.
     pub(crate) fn pages(&self) -> u64 {
         self.slabs.iter().filter(|slab| slab.list != GONE).map(|slab| 1_u64 << slab.order).sum()
     }
-    /// Slabs that there are.
+    /// The number of slabs.
     pub fn count(&self) -> u64 {
         (self.slabs.len() - self.gone.len()) as u64
     }
-    /// Slabs that were ever made.
+    /// The number of slabs that were ever created.
     pub fn made(&self) -> u64 {
         self.made
     }
-    /// Objects with callers.
+    /// The number of objects with callers.
     pub fn used(&self) -> u64 {
         self.used
     }
-    /// How many slabs were made before this one.
+    /// The number of slabs that were created before this one.
     pub fn born(&self, slab: u32) -> u64 {
         self.slabs[slab as usize].born
     }
@@ -140,20 +140,20 @@ impl Slabs {
     pub fn page(&self, slab: u32) -> u32 {
         self.slabs[slab as usize].page
     }
-    /// Whether an object is out of its slab.
+    /// Returns `true` if an object has left its slab.
     pub fn is_out(&self, slab: u32, index: u16) -> bool {
         self.slabs[slab as usize].out[usize::from(index) / 64] >> (index % 64) & 1 == 1
     }
-    /// Free objects of a slab.
+    /// The number of free objects in a slab. Counts as a look.
     pub fn free(&self, slab: u32) -> u16 {
         self.look();
         self.slabs[slab as usize].free
     }
-    /// The same for pictures and counts: it is no look of the policy's.
+    /// As `free`, for pictures and counts: does not count as a look of the policy.
     pub(crate) fn free_quietly(&self, slab: u32) -> u16 {
         self.slabs[slab as usize].free
     }
-    /// Whether all objects of a slab are free.
+    /// Returns `true` if all objects of a slab are free. Counts as a look.
     pub fn is_empty(&self, slab: u32) -> bool {
         self.free(slab) == self.objects_of(slab)
     }
@@ -161,15 +161,16 @@ impl Slabs {
     pub fn list(&self, slab: u32) -> u8 {
         self.slabs[slab as usize].list
     }
-    /// Slabs of a list.
+    /// The number of slabs on a list.
     pub fn len(&self, list: u8) -> usize {
         self.lists[usize::from(list)].len
     }
-    /// Free objects of a list's slabs.
+    /// The number of free objects in a list's slabs.
     pub fn free_on(&self, list: u8) -> u64 {
         self.lists[usize::from(list)].free
     }
-    /// Slabs without a free object, with some, and with free objects only. Cost: a look at each.
+    /// The numbers of slabs without a free object, with used and free ones, and with only free objects. Cost: a look at each
+    /// slab.
     pub fn by_fullness(&self) -> [u64; 3] {
         let live = self.slabs.iter().filter(|slab| slab.list != GONE);
         live.fold([0; 3], |mut counts, slab| {
@@ -178,11 +179,11 @@ impl Slabs {
             counts
         })
     }
-    /// Free objects of all slabs.
+    /// The number of free objects in all slabs.
     pub fn free_in_all(&self) -> u64 {
         self.lists.iter().map(|list| list.free).sum()
     }
-    /// How often a slab was looked at by itself (its free objects, its place in a [walk](Self::walk)) or moved.
+    /// How often a single slab was looked at (its free objects, its place in a [walk](Self::walk)) or moved.
     pub fn looks(&self) -> u64 {
         self.looks.get()
     }
@@ -197,7 +198,7 @@ impl Slabs {
     pub fn last(&self, list: u8) -> Option<u32> {
         Some(self.lists[usize::from(list)].last).filter(|slab| *slab != NONE)
     }
-    /// The slabs of a list, first to last.
+    /// The slabs of a list, first to last. Each counts as a look.
     pub fn walk(&self, list: u8) -> impl Iterator<Item = u32> {
         self.linked(list).inspect(|_| self.look())
     }
@@ -257,7 +258,7 @@ impl Slabs {
         }
     }
 
-    /// A slab of free objects, in front of a list.
+    /// Creates a slab of free objects, at the front of a list.
     pub(crate) fn make(&mut self, pages: &mut dyn PageSource, cpu: u32, list: u8) -> Result<u32, NoMemory> {
         let mut order = self.geometry.order();
         let mut page = pages.alloc(cpu, order.get());
@@ -299,10 +300,10 @@ impl Slabs {
         (page..page + order.pages()).for_each(|page| self.touch(page));
         Ok(number)
     }
-    /// Gives an empty slab back.
+    /// Frees an empty slab.
     ///
     /// # Panics
-    /// The slab has objects that are out.
+    /// Panics if objects have left the slab.
     pub(crate) fn release(&mut self, pages: &mut dyn PageSource, cpu: u32, slab: u32) {
         assert!(self.is_empty(slab), "a slab with objects that are out cannot go");
         self.unlink(slab);
@@ -311,7 +312,7 @@ impl Slabs {
         self.gone.push(slab);
     }
 
-    /// The first free object of a slab leaves it; `None` if there is none.
+    /// Takes the first free object out of a slab; `None` if there is none.
     pub fn take(&mut self, slab: u32) -> Option<Object> {
         let own = self.slab(slab);
         let objects = own.objects;
@@ -328,10 +329,10 @@ impl Slabs {
         self.touch(page);
         Some(Object { page, slab, index })
     }
-    /// Takes an object back that is out.
+    /// Returns an object to its slab.
     ///
     /// # Panics
-    /// It is not out, or it has a caller.
+    /// Panics if the object is in its slab, or has a caller.
     pub fn put(&mut self, object: Object) {
         let (word, bit) = (usize::from(object.index) / 64, 1 << (object.index % 64));
         let own = self.slab(object.slab);
@@ -349,8 +350,8 @@ impl Slabs {
             self.touched.push(page);
         }
     }
-    /// Pages whose frames were touched since the operation began: those of slabs that objects left or came to, or that moved on
-    /// their lists, and of their neighbours there; of the objects that came back; and all of a slab that was made.
+    /// Pages whose frames were accessed since the operation began: frames of slabs that objects left or entered, or that moved on
+    /// their lists, and of their neighbours there; of the objects that were freed; and all frames of a slab that was created.
     pub(crate) fn touched(&self) -> &[u32] {
         &self.touched
     }
@@ -358,7 +359,7 @@ impl Slabs {
         self.touched.clear();
     }
 
-    /// An object goes to a caller.
+    /// Gives an object to a caller.
     pub(crate) fn hand_out(&mut self, object: Object) -> Result<(), String> {
         let (word, bit) = (usize::from(object.index) / 64, 1 << (object.index % 64));
         let own = self.slab(object.slab);
@@ -372,19 +373,19 @@ impl Slabs {
         self.used += 1;
         Ok(())
     }
-    /// And comes back.
+    /// Takes an object back from a caller.
     pub(crate) fn come_back(&mut self, object: Object) {
         let (word, bit) = (usize::from(object.index) / 64, 1 << (object.index % 64));
         self.slab(object.slab).used[word] &= !bit;
         self.used -= 1;
     }
 
-    /// Each object is in one place, each slab on one list; `held` are the objects that layers above hold.
+    /// Checks that each object is in one place and each slab on one list; `held` are the objects that layers above hold.
     pub(crate) fn check(&self, held: impl IntoIterator<Item = Object>) -> Result<(), String> {
         let wrong = |what: &str, found: u64, expected: u64| {
             if found == expected { Ok(()) } else { Err(format!("{what}: {found}, not {expected}")) }
         };
-        // What is neither in its slab nor with a caller, by slab: a layer must hold it.
+        // Objects that are neither in their slab nor with a caller, by slab: a layer must hold each.
         let mut outside: Vec<Vec<u64>> = Vec::with_capacity(self.slabs.len());
         let mut used = 0;
         for slab in &self.slabs {
@@ -434,7 +435,7 @@ mod tests {
     use super::*;
     use uslab::OrderRule;
 
-    /// Pages of which blocks up to an order are left.
+    /// A source of pages that has only blocks up to an order.
     struct Few {
         most: u8,
         next: u32,
@@ -450,7 +451,7 @@ mod tests {
 
     #[test]
     fn without_a_block_of_its_order_a_slab_is_as_small_as_an_object_allows() {
-        // 23 objects of 704 bytes are in four pages, five in one.
+        // 23 objects of 704 bytes fit into four pages, five into one.
         let geometry = || Geometry::new(704, 0, &OrderRule::for_cpus(4)).unwrap();
         assert_eq!((geometry().order().get(), geometry().objects()), (2, 23));
         let mut slabs = Slabs::new(geometry(), 1, true);

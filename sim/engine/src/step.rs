@@ -1,21 +1,21 @@
-//! What an operation did.
+//! The steps of an operation.
 
 use serde::{Serialize, Serializer};
 use uslab_magazine::Path;
 
-/// What an operation did, in outline.
+/// The kind of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
 #[serde(tag = "what", rename_all = "kebab-case")]
 pub enum What {
     /// Allocated an object.
     Alloc,
-    /// Freed one.
+    /// Freed an object.
     Free {
         /// The CPU that allocated it.
         allocated_on: u32,
     },
-    /// Allocated and freed one.
+    /// Allocated and freed an object.
     Pass,
     /// Allocated a block of pages.
     AllocPages {
@@ -24,14 +24,14 @@ pub enum What {
         /// The order.
         order: u8,
     },
-    /// Freed one.
+    /// Freed a block.
     FreePages {
         /// The first page.
         page: u32,
         /// The order.
         order: u8,
     },
-    /// Made several blocks of one.
+    /// Split a block into several.
     SplitPages {
         /// The first page.
         page: u32,
@@ -40,37 +40,37 @@ pub enum What {
     },
     /// Shrank all caches.
     Shrink {
-        /// Objects that reaping gave back.
+        /// Objects that were flushed from CPU layers.
         objects: u64,
-        /// Slabs that shrinking gave back.
+        /// Slabs that were freed.
         slabs: u64,
     },
     /// Was refused memory.
     Failed,
-    /// Nothing that concerns the allocator.
+    /// Does not concern the allocator.
     Nothing,
 }
 
-/// A part of an operation: most have one, a block that is freed in parts has several.
+/// A part of an operation: most operations have one, a block that is freed in parts has several.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Step {
-    /// What it was.
+    /// The kind.
     #[serde(flatten)]
     pub what: What,
     /// The CPU.
     pub cpu: u32,
     /// The cache's number in the stream.
     pub cache: Option<u32>,
-    /// The slab's first page and the object in it.
+    /// The first page of the object's slab, and the object's index in it.
     pub object: Option<(u32, u16)>,
-    /// The dearest thing it did; `None` if it did nothing.
+    /// The level at which it was served; `None` if it did nothing.
     #[serde(serialize_with = "name")]
     #[cfg_attr(test, ts(type = "Path | null"))]
     pub path: Option<Path>,
-    /// All of it in words.
+    /// A description.
     pub sentence: String,
-    /// What shipping code did for it, step by step: all of the shipping design, what pages took for a model.
+    /// The steps that shipping code reported: everything for the shipping design, only pages for a model.
     pub did: Vec<String>,
 }
 

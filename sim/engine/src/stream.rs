@@ -1,8 +1,8 @@
-//! Operations in columns: a resolved trace as the engine reads it, and as a page carries it.
+//! Operations in columns: a resolved trace as the engine reads it, and as a page contains it.
 //!
-//! Nothing of the trace's addresses is kept. An object is named by its *age*: how many allocations came after its own. So is
-//! a block of pages. What the resolver found out (which cache, hidden allocations, blocks that are freed in parts) is done at
-//! writing, so that reading is a loop without a table of addresses.
+//! The trace's addresses are not kept. An object is identified by its *age*: the number of allocations after its own. So is a
+//! block of pages. The resolver's work (finding caches, hidden allocations, blocks that are freed in parts) is done when the
+//! stream is written, so reading is a loop without a table of addresses.
 //!
 //! Numbers are LEB128 varints unless said otherwise; texts are a length and UTF-8.
 //!
@@ -28,7 +28,7 @@ use crate::design::Manner;
 use rustc_hash::FxHashMap;
 use uslab_buddy::ZoneKind;
 
-/// What the bytes of a stream begin with.
+/// The first bytes of a stream.
 pub const MAGIC: &[u8; 8] = b"uslabops";
 const VERSION: u64 = 3;
 const COLUMNS: usize = 8;
@@ -50,7 +50,7 @@ enum Column {
     Time,
 }
 
-/// What an action does.
+/// The code of an action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 enum Code {
@@ -81,68 +81,68 @@ impl Code {
     }
 }
 
-/// Something that an operation asks for.
+/// A request of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// An object of a cache (its number in the stream). `bytes` matter for [`Kind::Large`] only.
+    /// Allocates an object of a cache (its number in the stream). `bytes` matter only for [`Kind::Large`].
     Alloc {
         /// The cache.
         cache: u32,
-        /// Bytes asked for.
+        /// The requested bytes.
         bytes: u64,
     },
-    /// The end of an object.
+    /// Frees an object.
     Free {
-        /// Allocations since its own.
+        /// The number of allocations since its own.
         age: u64,
     },
-    /// An object, allocated and freed at once: the trace shows the free only.
+    /// Allocates and frees an object: the trace has only the free.
     Pass {
         /// The cache.
         cache: u32,
-        /// Bytes asked for.
+        /// The requested bytes.
         bytes: u64,
     },
-    /// A block of pages.
+    /// Allocates a block of pages.
     AllocPages {
         /// Its order.
         order: u8,
-        /// 0 unmovable, 1 movable, 2 reclaimable.
+        /// 0 for unmovable, 1 for movable, 2 for reclaimable pages.
         migratetype: u8,
     },
-    /// The end of a block.
+    /// Frees a block.
     FreePages {
-        /// Blocks since its own.
+        /// The number of blocks allocated since its own.
         age: u64,
     },
-    /// A block becomes blocks of a smaller order, lowest first.
+    /// Splits a block into blocks of a smaller order, lowest first.
     SplitPages {
-        /// Blocks since its own.
+        /// The number of blocks allocated since its own.
         age: u64,
         /// The order of the parts.
         order: u8,
-        /// How often it is halved: there are `2^halvings` parts.
+        /// The number of halvings: there are `2^halvings` parts.
         halvings: u8,
     },
-    /// Caches are shrunk.
+    /// Shrinks caches.
     Shrink {
-        /// The cache; `None`: all of them.
+        /// The cache; `None` for all caches.
         cache: Option<u32>,
     },
-    /// Nothing that concerns the allocator.
+    /// Does not concern the allocator.
     Nothing,
-    /// A slab from before the stream. Its objects in use are born now.
+    /// Adds a slab from before the stream. Its objects in use are born now.
     Start {
         /// The cache.
         cache: u32,
-        /// Objects in use.
+        /// The number of objects in use.
         used: u32,
-        /// Free objects.
+        /// The number of free objects.
         free: u32,
     },
 }
 
-/// What a cache of a stream is.
+/// The kind of a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
@@ -150,7 +150,7 @@ pub enum Kind {
     Kmalloc = 0,
     /// Kmalloc above its classes: blocks of pages.
     Large = 1,
-    /// A cache of its own.
+    /// Any other cache.
     Named = 2,
 }
 
@@ -159,18 +159,18 @@ pub enum Kind {
 pub struct CacheInfo {
     /// Its name.
     pub name: String,
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
     /// Bytes of an object.
     pub size: u32,
-    /// Objects of a sheaf in the traced kernel (0: none); `None` if that was not recorded.
+    /// Objects of a sheaf in the traced kernel (0 if it has none); `None` if that was not recorded.
     pub sheaf_capacity: Option<u32>,
-    /// The operation that needs it first, from 0.
+    /// The first operation that needs it, from 0.
     pub from: u64,
 }
 
 impl CacheInfo {
-    /// A cache that the first operation needs.
+    /// Creates a cache that the first operation needs.
     pub fn new(name: impl Into<String>, kind: Kind, size: u32) -> Self {
         Self { name: name.into(), kind, size, sheaf_capacity: None, from: 0 }
     }
@@ -180,7 +180,7 @@ impl CacheInfo {
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Mark {
-    /// The operation that it is.
+    /// The number of its operation.
     pub operation: u64,
     /// The text.
     pub text: String,
@@ -189,17 +189,17 @@ pub struct Mark {
 /// A stream of operations.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stream {
-    /// What it is a recording of.
+    /// The title of the recording.
     pub title: String,
-    /// The design that the traced kernel has, as `--design` has it; empty if nothing says which kernel it was.
+    /// The traced kernel's design, in the form of `--design`; empty if the kernel is not known.
     pub linux: String,
-    /// CPUs of the machine.
+    /// The number of CPUs.
     pub cpus: u32,
-    /// Operations in all.
+    /// The number of operations.
     pub operations: u64,
     /// The unit of the times, in nanoseconds.
     pub tick_ns: u64,
-    /// The zones of the machine, with their pages. Empty: one of all the memory that a simulated machine has.
+    /// The zones of the machine, with their pages. If empty, there is one zone with all the memory of a simulated machine.
     pub zones: Vec<(ZoneKind, u32)>,
     /// The caches, by number.
     pub caches: Vec<CacheInfo>,
@@ -208,19 +208,19 @@ pub struct Stream {
     columns: [Vec<u8>; COLUMNS],
 }
 
-/// Bytes that are no stream.
+/// Bytes that are not a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StreamError {
-    /// They begin with something else.
+    /// They begin with other bytes.
     #[error("no stream of operations")]
     Other,
-    /// Another version.
+    /// They have another version.
     #[error("a stream of version {0}: expected {VERSION}")]
     Version(u64),
-    /// They end too early, or a number or text in them is none.
+    /// They end too early, or contain an invalid number or text.
     #[error("a damaged stream: cut, or changed")]
     Damaged,
-    /// It was to run on no CPU.
+    /// The stream was to run on 0 CPUs.
     #[error("a stream on 0 CPUs: expected at least 1")]
     NoCpu,
 }
@@ -264,7 +264,7 @@ fn get_text(from: &[u8], at: &mut usize) -> Option<String> {
 }
 
 impl Stream {
-    /// As bytes.
+    /// Encodes the stream.
     pub fn write(&self) -> Vec<u8> {
         let mut to = MAGIC.to_vec();
         put(&mut to, VERSION);
@@ -301,7 +301,7 @@ impl Stream {
         to
     }
 
-    /// A stream from its bytes.
+    /// Decodes a stream.
     ///
     /// # Errors
     /// See [`StreamError`].
@@ -357,8 +357,7 @@ impl Stream {
         Some(this)
     }
 
-    /// The same operations on another number of CPUs. What CPU `n` did is done by CPU `n` modulo `cpus`; more CPUs than the stream
-    /// names stay idle.
+    /// Changes the number of CPUs. The operations of CPU `n` move to CPU `n` modulo `cpus`; additional CPUs stay idle.
     ///
     /// # Errors
     /// `cpus` is 0, or the stream is damaged.
@@ -378,7 +377,7 @@ impl Stream {
     }
 }
 
-/// Where a [`Stream`] is read: the next action of it, and whose it is.
+/// A position in a [`Stream`], with the state for decoding the next action.
 #[derive(Clone, Debug, Default)]
 pub struct Reader {
     at: [usize; COLUMNS],
@@ -396,25 +395,25 @@ impl Reader {
         self.at[column as usize] += 1;
         Some(byte)
     }
-    /// The CPU of the action that was read last.
+    /// The CPU of the last action.
     pub fn cpu(&self) -> u32 {
         self.cpu
     }
-    /// What the caller of the action that was read last allows.
+    /// The constraints of the last action's caller.
     pub fn manner(&self) -> Manner {
         self.manner
     }
-    /// Nanoseconds from the first operation to the one that was read last.
+    /// Nanoseconds from the first operation to the last one read.
     pub fn time_ns(&self, stream: &Stream) -> u64 {
         self.time.saturating_mul(stream.tick_ns)
     }
-    /// Begins an operation; `None` at the end, or where the stream is damaged.
+    /// Begins the next operation; `None` at the end, or if the stream is damaged.
     pub fn begin(&mut self, stream: &Stream) -> Option<()> {
         let ticks = self.next(stream, Column::Time)?;
         self.time = self.time.saturating_add(ticks);
         Some(())
     }
-    /// The next action of the operation.
+    /// Reads the next action of the operation.
     pub fn action(&mut self, stream: &Stream) -> Option<Action> {
         let byte = self.byte(stream, Column::What)?;
         if byte & NEW_CPU != 0 {
@@ -460,66 +459,67 @@ impl Reader {
             },
         })
     }
-    /// Whether the operation has another action.
+    /// Returns `true` if the operation has another action.
     pub fn goes_on(&self, stream: &Stream) -> bool {
         let next = stream.columns[Column::What as usize].get(self.at[Column::What as usize]);
         next.is_some_and(|byte| byte & GOES_ON != 0)
     }
 }
 
-/// Makes a stream from operations on addresses.
+/// Builds a stream from operations on addresses.
 ///
-/// Between [`begin`](Writer::begin) and the next one, calls are one operation.
+/// All calls between one [`begin`](Writer::begin) and the next belong to one operation.
 #[derive(Debug, Default)]
 pub struct Writer {
     stream: Stream,
     cpu: Option<u32>,
-    /// Whether the operation has an action.
+    /// `true` if the operation has an action.
     begun: bool,
-    /// What the caller of the next action allows.
+    /// The constraints of the next action's caller.
     manner: Manner,
-    /// Number of birth, by address.
+    /// The numbers of birth, by address.
     objects: FxHashMap<u64, u64>,
     born: u64,
-    /// Number of birth and order, by page.
+    /// The numbers of birth and orders, by page.
     blocks: FxHashMap<u64, (u64, u8)>,
     blocks_born: u64,
     times: Vec<u64>,
 }
 
 impl Writer {
-    /// For a machine of `cpus` CPUs.
+    /// Begins a stream for a machine of `cpus` CPUs.
     pub fn new(title: String, cpus: u32) -> Self {
         Self { stream: Stream { title, cpus, ..Stream::default() }, ..Self::default() }
     }
-    /// One more zone of the machine.
+    /// Adds a zone of the machine.
     pub fn zone(&mut self, kind: ZoneKind, pages: u32) {
         self.stream.zones.push((kind, pages));
     }
-    /// The operations that were begun.
+    /// The number of operations so far.
     pub fn operations(&self) -> u64 {
         self.stream.operations
     }
-    /// The caches that are known.
+    /// The number of caches so far.
     pub fn caches(&self) -> usize {
         self.stream.caches.len()
     }
-    /// One more cache. The operation that is being written needs it.
+    /// Adds a cache, which the current operation needs.
     pub fn cache(&mut self, name: String, kind: Kind, size: u32) {
         let from = self.stream.operations.saturating_sub(1);
         self.stream.caches.push(CacheInfo { from, ..CacheInfo::new(name, kind, size) });
     }
-    /// The design of the traced kernel, and the objects of a sheaf of each cache, by its name.
+    /// Sets the traced kernel's design, and the objects of a sheaf of each cache, by its name.
     pub fn kernel(&mut self, linux: String, capacity: impl Fn(&str) -> Option<u32>) {
         self.stream.linux = linux;
         for cache in &mut self.stream.caches {
             cache.sheaf_capacity = capacity(&cache.name);
         }
     }
-    /// A slab from before the stream, of which the objects at these addresses are in use, `others` more, and `free` are not.
+    /// Adds a slab from before the stream, in which the objects at these addresses and `others` more are in use, and `free` are
+    /// free.
     ///
     /// # Panics
-    /// If there is no such cache.
+    /// Panics if there is no such cache.
     pub fn start(&mut self, cpu: u32, cache: u32, used: &[u64], others: u32, free: u32) {
         self.code(Code::Start, cpu);
         self.put(Column::Cache, cache.into());
@@ -528,11 +528,11 @@ impl Writer {
         self.objects.extend(used.iter().copied().zip(self.born..));
         self.born += used.len() as u64 + u64::from(others);
     }
-    /// What the caller of the next action allows, which is an allocation or a free.
+    /// Sets the constraints of the next action's caller; the action must be an allocation or a free.
     pub fn allow(&mut self, manner: Manner) {
         self.manner = manner;
     }
-    /// The next operation, at so many nanoseconds of the trace's clock.
+    /// Begins the next operation, at this time of the trace's clock.
     pub fn begin(&mut self, time_ns: u64) {
         self.end();
         self.times.push(time_ns);
@@ -569,10 +569,10 @@ impl Writer {
         }
     }
 
-    /// An object of `cache` at `ptr`. One that was there already is freed first.
+    /// Allocates an object of `cache` at `ptr`. If there is one already, it is freed first.
     ///
     /// # Panics
-    /// If there is no such cache.
+    /// Panics if there is no such cache.
     pub fn alloc(&mut self, cpu: u32, cache: u32, ptr: u64, bytes: u64) {
         let manner = core::mem::take(&mut self.manner);
         self.free(cpu, ptr);
@@ -581,21 +581,21 @@ impl Writer {
         self.objects.insert(ptr, self.born);
         self.born += 1;
     }
-    /// The end of the object at `ptr`; `false` if there is none.
+    /// Frees the object at `ptr`; returns `false` if there is none.
     pub fn free(&mut self, cpu: u32, ptr: u64) -> bool {
         let Some(number) = self.objects.remove(&ptr) else { return false };
         self.code(Code::Free, cpu);
         self.put(Column::Age, self.born - 1 - number);
         true
     }
-    /// An object of `cache` that is allocated and freed at once.
+    /// Allocates and frees an object of `cache`.
     ///
     /// # Panics
-    /// If there is no such cache.
+    /// Panics if there is no such cache.
     pub fn pass(&mut self, cpu: u32, cache: u32, bytes: u64) {
         self.of_cache(Code::Pass, cpu, cache, bytes);
     }
-    /// A block of `2^order` pages at `pfn`. What was there is freed.
+    /// Allocates a block of `2^order` pages at `pfn`. Blocks that were there are freed.
     pub fn alloc_pages(&mut self, cpu: u32, pfn: u64, order: u8, migratetype: u8) {
         self.code(Code::AllocPages, cpu);
         self.stream.columns[Column::Shape as usize].push(order | migratetype.min(3) << 4);
@@ -604,8 +604,8 @@ impl Writer {
         self.free_pages(cpu, pfn, order);
         self.blocks.insert(pfn, (number, order));
     }
-    /// The end of what is known of `2^order` pages from `pfn` on: a larger block that they are a part of is split first,
-    /// smaller ones go one by one.
+    /// Frees `2^order` pages from `pfn` on, as far as they are known: a larger block that contains them is split first, smaller
+    /// ones are freed one by one.
     pub fn free_pages(&mut self, cpu: u32, pfn: u64, order: u8) {
         if self.blocks.get(&pfn).is_some_and(|(_, own)| *own == order) {
             self.free_block(cpu, pfn);
@@ -637,17 +637,17 @@ impl Writer {
         self.put(Column::Block, self.blocks_born - 1 - number);
         Some(order)
     }
-    /// A cache is shrunk; `None`: all caches.
+    /// Shrinks a cache, or all caches if `None`.
     pub fn shrink(&mut self, cpu: u32, cache: Option<u32>) {
         self.code(Code::Shrink, cpu);
         self.put(Column::Cache, cache.map_or(0, |cache| u64::from(cache) + 1));
     }
-    /// The operation is a mark.
+    /// Makes the operation a mark.
     pub fn mark(&mut self, text: String) {
         self.stream.marks.push(Mark { operation: self.stream.operations, text });
     }
 
-    /// The stream.
+    /// Returns the stream.
     pub fn finish(mut self) -> Stream {
         self.end();
         let tick =

@@ -1,7 +1,7 @@
-//! For tests of a [`Policy`], with feature `testing`: scripts whose outcome is worked out by hand, and random streams beside a
-//! [`Shadow`] of its rules. Each step checks the laws of conservation, too.
+//! Helpers for tests of a [`Policy`], with the feature `testing`: scripts whose outcome is worked out by hand, and random streams
+//! compared with a [`Shadow`] of its rules. Each step also checks the conservation invariants.
 //!
-//! All of it panics where a law does not hold.
+//! All functions panic if an invariant does not hold.
 
 use crate::design::{At, Design, Manner};
 use crate::model::{Deed, Given, Model, Policy};
@@ -11,11 +11,11 @@ use crate::stream::{CacheInfo, Kind};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// CPUs of every machine here.
+/// The number of CPUs of every machine here.
 pub const CPUS: u32 = 3;
 
 thread_local! {
-    /// One for all: what a model leaves behind it gives back.
+    /// Shared by all tests: a model frees its pages when it is dropped.
     static PAGES: Pages = Pages::new(CPUS).expect("a machine of addresses");
 }
 
@@ -41,7 +41,7 @@ impl<P: Policy> Script<'_, P> {
     fn at(&self, cpu: u32) -> At {
         At::new(cpu, self.ns)
     }
-    /// Allocates `n` objects, whose numbers go on from the last one's.
+    /// Allocates `n` objects, which get the next numbers.
     pub fn alloc(&mut self, cpu: u32, n: usize) {
         for _ in 0..n {
             let object = self.model.alloc(self.at(cpu), 0, 0).expect("memory");
@@ -49,7 +49,7 @@ impl<P: Policy> Script<'_, P> {
         }
         self.check();
     }
-    /// The same, by a caller that may not block.
+    /// As [`alloc`](Self::alloc), by a caller that may not block.
     pub fn alloc_without_blocking(&mut self, cpu: u32, n: usize) {
         for _ in 0..n {
             let at = At { manner: Manner::NonBlocking, ..self.at(cpu) };
@@ -74,18 +74,18 @@ impl<P: Policy> Script<'_, P> {
         }
         self.check();
     }
-    /// Time passes.
+    /// Lets time pass.
     pub fn wait(&mut self, seconds: u64) {
         self.ns += seconds * 1_000_000_000;
         self.model.pass(self.at(0));
         self.check();
     }
-    /// An interval ends.
+    /// Ends an interval.
     pub fn tick(&mut self) {
         self.model.tick(self.at(0));
         self.check();
     }
-    /// All is given back that can be: objects of CPU layers, and slabs.
+    /// Shrinks: returns the objects flushed from CPU layers, and the slabs freed.
     pub fn shrink(&mut self) -> (u64, u64) {
         let gone = self.model.shrink(self.at(0), None);
         self.check();
@@ -96,16 +96,16 @@ impl<P: Policy> Script<'_, P> {
         assert_eq!(self.model.check(out, 0), Ok(()));
         assert_eq!(self.model.counts(0).used, out);
     }
-    /// Slabs, and objects that count as active.
+    /// The number of slabs, and of objects that count as active.
     pub fn counts(&self) -> (u64, u64) {
         let counts = self.model.counts(0);
         (counts.slabs(), counts.active_objs())
     }
-    /// How many objects were allocated.
+    /// The number of objects that were allocated.
     pub fn numbers(&self) -> usize {
         self.objects.len()
     }
-    /// Objects of a slab.
+    /// The number of objects in a slab.
     pub fn per_slab(&self) -> u64 {
         self.model.counts(0).per_slab
     }
@@ -115,99 +115,99 @@ impl<P: Policy> Script<'_, P> {
             Given::Large { .. } => unreachable!("it has a slab"),
         }
     }
-    /// Where an object lies.
+    /// The place of an object.
     pub fn place(&self, number: usize) -> Place {
         let Object { slab, index, .. } = self.object(number);
         (self.model.cache(0).expect("a cache with slabs").0.born(slab), index)
     }
-    /// The slab that it lies in, by how many were made before.
+    /// The object's slab, by the number of slabs created before it.
     pub fn slab_of(&self, number: usize) -> u64 {
         self.place(number).0
     }
-    /// What the last operation did.
+    /// The reported parts of the last operation.
     pub fn deeds(&self) -> &[Deed] {
         self.model.deeds()
     }
 }
 
-/// Free objects of each slab that there is, and how many were made.
+/// The free objects of each slab, and the number of slabs created.
 #[derive(Debug, Default)]
 pub struct Free {
-    /// By number of the slab: which of its objects are free.
+    /// By number of the slab: the indices of its free objects.
     pub slabs: BTreeMap<u64, BTreeSet<u16>>,
-    /// Slabs made so far.
+    /// The number of slabs created so far.
     pub made: u64,
-    /// Objects of a slab.
+    /// The number of objects in a slab.
     pub per_slab: u16,
 }
 
 impl Free {
-    /// No slab, as yet.
+    /// Creates it without slabs.
     pub fn new(per_slab: u16) -> Self {
         Self { per_slab, ..Self::default() }
     }
-    /// One more slab, whose objects are free.
+    /// Creates a slab, whose objects are free. Returns its number.
     pub fn make(&mut self) -> u64 {
         self.slabs.insert(self.made, (0..self.per_slab).collect());
         self.made += 1;
         self.made - 1
     }
-    /// Free objects of a slab.
+    /// The number of free objects in a slab.
     pub fn of(&self, slab: u64) -> usize {
         self.slabs[&slab].len()
     }
-    /// Whether all of its objects are free.
+    /// Returns `true` if all objects of the slab are free.
     pub fn is_empty(&self, slab: u64) -> bool {
         self.of(slab) == usize::from(self.per_slab)
     }
-    /// Its lowest free object.
+    /// Takes the lowest free object of a slab.
     pub fn take(&mut self, slab: u64) -> Place {
         (slab, self.slabs.get_mut(&slab).unwrap().pop_first().unwrap())
     }
-    /// Takes an object back.
+    /// Returns an object to its slab.
     pub fn put(&mut self, (slab, index): Place) {
         assert!(self.slabs.get_mut(&slab).unwrap().insert(index));
     }
-    /// Objects that are not free.
+    /// The number of objects that are not free.
     pub fn active(&self) -> u64 {
         let free: usize = self.slabs.values().map(BTreeSet::len).sum();
         self.slabs.len() as u64 * u64::from(self.per_slab) - free as u64
     }
 }
 
-/// An object: its slab, by how many were made before, and which one of it.
+/// An object: its slab, by the number of slabs created before it, and its index in the slab.
 pub type Place = (u64, u16);
 
-/// The rules of a policy as they read, with every object and every list by itself.
+/// A literal implementation of a policy's rules, in which every object and every list is separate.
 pub trait Shadow {
-    /// An object.
+    /// Allocates an object.
     fn alloc(&mut self, cpu: usize) -> Place;
-    /// Takes it back.
+    /// Frees an object.
     fn free(&mut self, cpu: usize, object: Place);
     /// See [`Policy::tick`].
     fn tick(&mut self) {}
     /// See [`Policy::shrink`].
     fn shrink(&mut self);
-    /// Slabs that there are.
+    /// The number of slabs.
     fn slabs(&self) -> u64;
-    /// Objects that count as active.
+    /// The number of objects that count as active.
     fn active(&self) -> u64;
 }
 
 /// A step of a random stream.
 #[derive(Clone, Copy, Debug)]
 pub enum Step {
-    /// An allocation on a CPU.
+    /// Allocates on this CPU.
     Alloc(u32),
-    /// A free on a CPU, of one of the objects that are out.
+    /// Frees one of the live objects on this CPU.
     Free(u32, usize),
-    /// As long as from one tick to the next.
+    /// Waits as long as from one tick to the next.
     Wait,
-    /// All is given back.
+    /// Shrinks.
     Shrink,
 }
 
-/// Random streams.
+/// Generates random streams.
 pub fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
         40 => (0..CPUS).prop_map(Step::Alloc),
@@ -218,11 +218,11 @@ pub fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..400)
 }
 
-/// A model and its shadow on one stream: the same slabs, the same objects, the same numbers after every step; and when all
-/// objects are free and all is shrunk, no slab is left.
+/// Runs a model and its shadow on one stream, and compares slabs, objects and counts after every step; after all objects are
+/// freed and everything is shrunk, no slab may be left.
 ///
 /// # Errors
-/// They do not agree.
+/// They differ.
 pub fn agrees<P: Policy>(
     size: u32,
     knobs: P::Knobs,

@@ -1,23 +1,23 @@
-//! What steps of shipping code come to, in words: the end of a sentence.
+//! Describes the steps of shipping code in words, as the end of a sentence.
 
 use crate::levels::Level;
 use uslab_magazine::Path;
 use uslab_magazine::tracepoints::Step;
 
-/// The dearest of them.
+/// The slowest level among the steps.
 pub(crate) fn dearest(did: &[Step]) -> Path {
     did.iter().map(|step| step.path()).max().unwrap_or_default()
 }
-/// Pages that the system gave.
+/// The number of pages that were committed.
 fn committed(did: &[Step]) -> u64 {
     did.iter().map(|step| if let Step::Committed { pages } = step { u64::from(*pages) } else { 0 }).sum()
 }
-/// Pages that the system took back.
+/// The number of pages that were decommitted.
 fn decommitted(did: &[Step]) -> u64 {
     did.iter().map(|step| if let Step::Decommitted { pages } = step { u64::from(*pages) } else { 0 }).sum()
 }
 
-/// How a block of pages came or went.
+/// How a block of pages was allocated or freed.
 pub(crate) fn how_pages(did: &[Step]) -> String {
     use Step::{BlocksGiven, BlocksTaken, Filled, Flushed};
     let (committed, decommitted) = (committed(did), decommitted(did));
@@ -43,7 +43,8 @@ pub(crate) fn how_pages(did: &[Step]) -> String {
     }
 }
 
-/// How an object of the shipping design's came or went, whose slabs are of `order`: the dearest thing, and why.
+/// How an object of the shipping design, with slabs of `order`, was allocated or freed: the level that
+/// served, and the reason.
 pub(crate) fn how(did: &[Step], order: u8, freeing: bool, stack: Option<Level>) -> (Path, String) {
     use Step::{
         DepotGiven, DepotTaken, ObjectsGiven, ObjectsTaken, SlabAdded, SlabReleased, TablesCommitted,

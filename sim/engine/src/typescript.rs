@@ -1,5 +1,6 @@
-//! The types of what a page reads, for TypeScript: `sim/web/src/views.ts`, of the lab's demos `sim/web/src/scenes.ts`,
-//! of the course `sim/web/src/course.ts`, and of a run in virtual time `sim/web/src/scale/outcome.ts`.
+//! Writes the types of what pages read, for TypeScript: `sim/web/src/views.ts`, the types of the lab's demos in
+//! `sim/web/src/scenes.ts`, of the course in `sim/web/src/course.ts`, and of a run in virtual time in
+//! `sim/web/src/scale/outcome.ts`.
 
 use crate::clock::{self, LockCounts, Outcome, Price, Profile};
 use crate::course::{Answer, Code, Expects, Failure, Lab, Question, Sheet, Strip, Work};

@@ -6,7 +6,7 @@ use crate::stream::Action;
 use serde::{Deserialize, Serialize};
 use uslab_magazine::{Path, Paths};
 
-/// What a run stops at. Caches are numbers in the stream.
+/// The condition at which a run stops. Caches are numbers in the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
 #[serde(tag = "until", rename_all = "kebab-case")]
@@ -21,7 +21,7 @@ pub enum Until {
         /// The cache.
         cache: u32,
     },
-    /// The cache loses one.
+    /// The cache loses a slab.
     SlabDies {
         /// The cache.
         cache: u32,
@@ -39,27 +39,27 @@ pub enum Until {
         cache: u32,
         /// Its slab's first page.
         page: u32,
-        /// Which one of the slab it is.
+        /// Its index in the slab.
         index: u16,
     },
 }
 
-/// Where a run stopped.
+/// The point at which a run stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Found {
-    /// After so many operations.
+    /// The number of operations that ran.
     pub operation: u64,
-    /// The CPU of the last one.
+    /// The CPU of the last operation.
     pub cpu: u32,
-    /// Whether that allocated or freed the object itself.
+    /// `true` if that operation allocated or freed the object itself.
     pub touched: bool,
-    /// Who has the object now, as in [`ShownSlab::objects`](crate::view::ShownSlab::objects); `None` if its slab is gone.
+    /// The new place of the object, as in [`ShownSlab::objects`](crate::view::ShownSlab::objects); `None` if its slab was freed.
     pub holder: Option<char>,
 }
 
 impl<D: Design> Engine<'_, D> {
-    /// Runs until something happens, and no further than `end` operations; `None` if it does not.
+    /// Runs until something happens, but not beyond `end` operations; `None` if it did not happen.
     ///
     /// # Errors
     /// See [`EngineError`].
@@ -113,7 +113,7 @@ impl<D: Design> Engine<'_, D> {
         Ok(None)
     }
 
-    /// Numbers that change when it happens.
+    /// Values that change when the condition may have been met.
     fn watched(&self, until: &Until) -> [u64; 3] {
         match *until {
             Until::DepotEmpty { cache } => [self.design.counts(cache).in_depot, 0, 0],
@@ -127,7 +127,8 @@ impl<D: Design> Engine<'_, D> {
                 let zones = self.design.pages().info().zones;
                 [zones.iter().map(|zone| u64::from(zone.uncommitted)).sum(), 0, 0]
             }
-            // What a CPU's own layer gives and takes leaves these as they are, and what moves others is slow. Where nothing is cached nothing moves.
+            // An operation within a CPU's own layer leaves these counts unchanged, and other moves of objects are slow. Without
+            // any layer, nothing moves.
             Until::Object { cache, .. } => {
                 let counts = self.design.counts(cache);
                 let slabs = 2 * counts.slabs_made - counts.slabs();
@@ -143,7 +144,7 @@ impl<D: Design> Engine<'_, D> {
         }
     }
 
-    /// Who has the object.
+    /// The place of the object.
     fn holder(&self, until: &Until) -> Option<char> {
         let Until::Object { cache, page, index } = *until else { return None };
         let shown = self.design.show(cache)?;
@@ -152,7 +153,7 @@ impl<D: Design> Engine<'_, D> {
     }
 }
 
-/// Operations that their CPU did not serve by itself.
+/// The number of operations that their CPU did not serve alone.
 fn slow(paths: &Paths) -> u64 {
     paths.operations() - paths.of(Path::Cpu)
 }
@@ -166,7 +167,7 @@ pub(crate) mod tests {
     use crate::{Stream, Writer};
     use rand::{RngExt, SeedableRng, rngs::SmallRng};
 
-    /// Two caches on two CPUs that fill up and empty three times, and some pages.
+    /// A stream in which two caches on two CPUs fill up and empty three times, with some pages.
     pub(crate) fn stream() -> Stream {
         let mut random = SmallRng::seed_from_u64(1);
         let mut writer = Writer::new("a trace".to_owned(), 2);
@@ -191,7 +192,7 @@ pub(crate) mod tests {
         writer.finish()
     }
 
-    /// The same by what views show, after each operation.
+    /// Decides the same from the views before and after each operation.
     fn seen(until: &Until, was: &View, is: &View) -> bool {
         let counts = |view: &View, cache: u32| {
             view.caches.get(cache as usize).map(|seen| seen.counts.clone()).unwrap_or_default()

@@ -1,4 +1,4 @@
-//! Everything that a picture of one moment needs, as JSON.
+//! All that a picture of one state needs, as JSON.
 
 use crate::design::{CacheCounts, Design};
 use crate::engine::Engine;
@@ -9,35 +9,35 @@ use crate::stream::{Mark, Stream};
 use serde::Serialize;
 use uslab_buddy::{Kind, Order};
 
-/// One moment.
+/// The state after an operation.
 #[derive(Clone, Debug, Serialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct View {
-    /// Operations that ran.
+    /// The number of operations so far.
     pub operation: u64,
     /// Nanoseconds of the trace since its first operation.
     pub time_ns: u64,
-    /// What the last operation did.
+    /// The steps of the last operation.
     pub steps: Vec<Step>,
-    /// Allocations that the machine could not serve, so far.
+    /// The number of allocations so far that the machine could not serve.
     pub failed: u64,
     /// The caches that are known by now, by number in the stream.
     pub caches: Vec<SeenCache>,
-    /// Those that were asked for, slab by slab.
+    /// The requested caches, slab by slab.
     pub shown: Vec<ShownCache>,
     /// The pages.
     pub pages: Pages,
 }
 
-/// What there is to know of a stream before it runs.
+/// A description of a stream before it runs.
 #[derive(Clone, Debug, Serialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct About<'s> {
-    /// What it is called.
+    /// Its title.
     pub title: &'s str,
-    /// CPUs.
+    /// The number of CPUs.
     pub cpus: u32,
-    /// Operations.
+    /// The number of operations.
     pub operations: u64,
     /// The names of its caches, by number.
     pub caches: Vec<&'s str>,
@@ -58,18 +58,18 @@ impl<'s> From<&'s Stream> for About<'s> {
 pub struct SeenCache {
     /// Its name.
     pub name: String,
-    /// Allocations and frees that the stream asked for so far.
+    /// Allocations and frees that the stream requested so far.
     pub served: u64,
-    /// Its numbers.
+    /// Its counts.
     #[serde(flatten)]
     pub counts: CacheCounts,
 }
 
-/// The pages.
+/// Counts of pages.
 #[derive(Clone, Debug, Serialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Pages {
-    /// In all.
+    /// All managed pages.
     pub managed: u64,
     /// In slabs.
     pub slab: u64,
@@ -79,13 +79,13 @@ pub struct Pages {
     pub blocks: u64,
     /// In per-CPU magazines.
     pub per_cpu: u64,
-    /// Free and committed.
+    /// Pages that are free and committed.
     pub free: u64,
-    /// Free and not committed.
+    /// Pages that are free and not committed.
     pub uncommitted: u64,
-    /// Free blocks by order, of each migrate type.
+    /// Free blocks by order, for each migrate type.
     pub orders: Vec<[u32; 3]>,
-    /// How many of them are not committed, by order.
+    /// The number of them that are not committed, by order.
     pub uncommitted_orders: Vec<u32>,
     /// Blocks in the per-CPU magazines of each CPU, by order.
     pub cpus: Vec<Vec<u32>>,
@@ -93,7 +93,7 @@ pub struct Pages {
     pub depot: Vec<u32>,
 }
 
-/// What a page of memory is, as a byte of [`Engine::map`].
+/// The kind of a page of memory, as a byte of [`Engine::map`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum PageIs {
@@ -107,11 +107,12 @@ pub enum PageIs {
     Block = 3,
 }
 
-/// The numbers of [`Engine::sample`] that are about all caches.
+/// The number of values of [`Engine::sample`] that concern all caches.
 pub const SUMS: usize = 8;
 
 impl<D: Design> Engine<'_, D> {
-    /// The moment after the last operation, which did `steps`; the caches of `shown` (numbers in the stream) slab by slab.
+    /// The state after the last operation, whose steps are `steps`, with the caches of `shown` (numbers in the stream) slab by
+    /// slab.
     pub fn view(&self, steps: Vec<Step>, shown: &[u32]) -> View {
         let seen = |cache: u32| SeenCache {
             name: self.stream.caches[cache as usize].name.clone(),
@@ -132,10 +133,10 @@ impl<D: Design> Engine<'_, D> {
     fn pages(&self) -> Pages {
         let info = self.design.pages().info();
         let large = self.design.large_pages();
-        // SAFETY: the engine is the design's only user, and this thread has it.
+        // SAFETY: the engine is the design's only user, and it runs on this thread.
         let per_cpu = unsafe { self.design.pages().per_cpu_view() };
         let uncommitted = info.zones.iter().map(|zone| u64::from(zone.uncommitted)).sum();
-        // Memory is committed in the largest blocks that it has.
+        // Memory is committed in blocks of the largest order.
         let mut uncommitted_orders = vec![0; usize::from(Order::MAX.get()) + 1];
         for zone in &info.zones {
             let mut left = zone.uncommitted;
@@ -167,7 +168,7 @@ impl<D: Design> Engine<'_, D> {
         }
     }
 
-    /// What each page is, a [`PageIs`] a page, up to the last page that was ever used; written to `to`.
+    /// Writes the kind of each page to `to`, a [`PageIs`] for each, up to the last page that was ever used.
     pub fn map(&self, to: &mut Vec<u8>) {
         let frames = self.design.pages().frames();
         to.clear();
@@ -176,7 +177,7 @@ impl<D: Design> Engine<'_, D> {
         while page < frames.len() {
             let frame = frames.frame(uslab_buddy::Pfn::new(page));
             let state = frame.state();
-            // A page inside no block lies in memory that was never committed.
+            // A page inside no block is in memory that was never committed.
             let pages = if state.kind() == Kind::Inside { 1 } else { state.order().pages() };
             let is = match state.kind() {
                 Kind::Inside | Kind::Free => PageIs::Free,
@@ -193,9 +194,9 @@ impl<D: Design> Engine<'_, D> {
         to.truncate(end.next_multiple_of(1 << uslab_buddy::MAX_ORDER) as usize);
     }
 
-    /// For a time line, [`SUMS`] sums: objects in use, cached (in magazines and depots), free in slabs, slabs, and the allocations
-    /// and frees of objects so far that took a depot's path, a slab's, the pages' and the system's. Then of each cache of the
-    /// stream, known by now or not: objects in use, cached, and its allocations and frees so far.
+    /// Values for a time line. First [`SUMS`] sums: objects in use, cached (in magazines and depots), free in slabs, slabs, and
+    /// the operations on objects so far that were served by a depot, a slab, the pages and the system. Then for each cache of the
+    /// stream, known by now or not: objects in use, cached, and its operations so far.
     pub fn sample(&self, to: &mut Vec<f64>) {
         to.clear();
         to.resize(SUMS + 3 * self.stream.caches.len(), 0.0);
@@ -232,7 +233,7 @@ mod tests {
 
     impl Visitor for Samples<'_> {
         type Out = ();
-        /// Sums as the views and the steps of every operation up to there have them.
+        /// Compares the sums with the views and the steps of every operation.
         fn visit<D: Design>(self, design: D) {
             let mut engine = Engine::new(design, self.0);
             let (mut sample, mut expected) = (Vec::new(), vec![0.0; SUMS + 3 * self.0.caches.len()]);
@@ -262,7 +263,7 @@ mod tests {
     fn a_sample_is_what_the_views_and_steps_show() {
         let stream = crate::until::tests::stream();
         for (design, _) in all::<NoPolicy>() {
-            // A model has no class for memory that its page allocator commits: that is an operation for pages.
+            // A model does not count commits of its page allocator separately: they count as operations on pages.
             let dearest = if design == "uslab" { Path::Commit } else { Path::Pages };
             design.parse::<Spec>().unwrap().on(&stream, Samples(&stream, dearest)).unwrap();
         }

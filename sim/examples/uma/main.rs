@@ -1,8 +1,8 @@
-//! FreeBSD's UMA as a design of one's own: `cargo run --release -p uslab-sim --example uma -- replay --design uma,slub`.
+//! FreeBSD's UMA as a user-defined design: `cargo run --release -p uslab-sim --example uma -- replay --design uma,slub`.
 //!
-//! A zone gives each CPU two buckets, one to allocate from and one to free to. Full buckets go to the zone, and come from
-//! there; a zone without one fills a bucket from slabs. Source: uma(9) and the zone allocator's description, in our own words;
-//! one domain, no growth of buckets by contention, no reserve.
+//! A zone gives each CPU two buckets: it allocates from one and frees to the other. Full buckets are exchanged with the zone; if
+//! the zone has none, a bucket is filled from slabs. Written from uma(9) and the published description of the zone allocator. It
+//! has one domain, no growth of buckets by contention, and no reserve.
 
 use serde::Deserialize;
 use std::mem::{swap, take};
@@ -12,7 +12,7 @@ const PARTIAL: u8 = 0;
 const FREE: u8 = 1;
 const FULL: u8 = 2;
 
-/// What `vm.uma` would set.
+/// The settings under `vm.uma`.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct Knobs {
@@ -22,7 +22,7 @@ struct Knobs {
 #[derive(Debug)]
 struct Uma {
     entries: usize,
-    /// The bucket that a CPU allocates from, and the one that it frees to.
+    /// For each CPU the bucket that it allocates from, and the one that it frees to.
     cpus: Vec<[Vec<Object>; 2]>,
     zone: Vec<Vec<Object>>,
 }

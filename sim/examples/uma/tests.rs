@@ -1,10 +1,10 @@
-//! UMA's rules by scripts, and beside a shadow that reads as they do.
+//! Tests UMA's rules with scripts, and against a shadow that follows the rules literally.
 
 use super::*;
 use proptest::prelude::*;
 use uslab_engine::testing::{CPUS, Free, Place, Script, Shadow, agrees, script, steps};
 
-/// Four objects of 8,192 bytes fill a slab, and two a bucket.
+/// Four objects of 8,192 bytes fill a slab, and two fill a bucket.
 fn play(play: impl FnOnce(&mut Script<'_, Uma>)) {
     script(8192, Knobs { bucket_size: Some(2) }, |script: &mut Script<'_, Uma>| {
         assert_eq!(script.per_slab(), 4);
@@ -58,7 +58,8 @@ fn a_partial_slab_serves_before_a_free_one_and_both_before_a_new_one() {
     play(|script| {
         script.alloc(0, 12);
         script.free(0, (0..4).chain([4]));
-        // Two slabs have room then: the first one is free, the second one partial. The third one is full.
+        // Now two slabs have free objects: the first one is empty, the second one partial. The third one is
+        // full.
         script.shrink();
         assert_eq!(script.counts(), (2, 7));
         script.alloc(1, 1);
@@ -88,14 +89,14 @@ fn buckets_are_as_large_as_objects_are_small() {
     }
 }
 
-/// The rules as they read.
+/// A literal implementation of the rules.
 struct Rules {
     free: Free,
-    /// Slabs with objects in use and free ones, and slabs with free ones only: the next one to serve first.
+    /// Slabs with used and free objects, and slabs with only free ones; the next one to serve comes first.
     partial: Vec<u64>,
     unused: Vec<u64>,
     entries: usize,
-    /// The buckets to allocate from, and those to free to.
+    /// The buckets to allocate from, and the buckets to free to.
     from: Vec<Vec<Place>>,
     to: Vec<Vec<Place>>,
     zone: Vec<Vec<Place>>,

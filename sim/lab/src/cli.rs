@@ -1,4 +1,4 @@
-//! The command line: an experiment is a verb.
+//! The command line: each experiment is a verb.
 
 use crate::demos;
 use crate::experiments::{Context, Experiment};
@@ -12,10 +12,10 @@ use uslab_output::{Form, Place, Progress, json_text, say, tell, write_all};
 
 /// Ask allocators questions: an experiment is a verb, and without one they are listed.
 ///
-/// Textbook allocators (pools, free lists, linear, stack, first fit, buddy, TLSF, slot maps) and the shipping ones stand
-/// side by side. Counts follow from the seed and are the same on any machine; times are measured in interleaved rounds,
-/// and --exact leaves out all that was measured. A claim about times is undecided where the median's interval is not on one
-/// side of it. Each has a picture, on the terminal and in the page that --html writes.
+/// Textbook allocators (pools, free lists, linear, stack, first fit, buddy, TLSF, slot maps) are compared with each other and
+/// with the shipping ones. Counts follow from the seed and are the same on any machine; times are measured in interleaved rounds,
+/// and --exact leaves out everything that is measured. A claim about times is undecided if the median's interval is not on one
+/// side of it. Each experiment has a picture, on the terminal and in the page that --html writes.
 #[derive(Debug, Parser)]
 #[command(
     name = "uslab-lab",
@@ -34,22 +34,23 @@ Examples:
 struct Cli {
     #[command(subcommand)]
     verb: Option<Verb>,
-    /// What is random follows from it; printed with the result.
+    /// Determines all random choices; printed with the result.
     #[arg(long, global = true, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Leave out what is measured (times, page faults, instructions): the same seed gives the same bytes, on any machine.
+    /// Leave out everything that is measured (times, page faults, instructions): the same seed gives the same bytes, on any
+    /// machine.
     #[arg(long, global = true)]
     exact: bool,
-    /// A tenth of the work or less: everything runs, figures mean little, and verdicts are marked as quick.
+    /// Do a tenth of the work or less: everything runs, figures mean little, and verdicts are marked as quick.
     #[arg(long, global = true)]
     quick: bool,
-    /// Write the result as JSON: to FILE, or to standard output where FILE is `-` or left out.
+    /// Write the result as JSON: to FILE, or to standard output if FILE is `-` or left out.
     #[arg(long, global = true, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
     json: Option<PathBuf>,
-    /// Write tables and pictures as CSV, a value a line: to FILE, or to standard output where FILE is `-` or left out.
+    /// Write tables and pictures as CSV, a line for each value: to FILE, or to standard output if FILE is `-` or left out.
     #[arg(long, global = true, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
     csv: Option<PathBuf>,
-    /// Write a page with tables and pictures, which needs nothing beside it.
+    /// Write a self-contained page with tables and pictures.
     #[arg(long, global = true, value_name = "FILE")]
     html: Option<PathBuf>,
 }
@@ -67,7 +68,7 @@ pub fn main() -> ExitCode {
     command::run(run)
 }
 
-/// Runs the experiment that was asked for, or lists them all.
+/// Runs the requested experiment, or lists them all.
 fn run(args: &Cli) -> anyhow::Result<Outcome> {
     let place = |form, path: &Option<PathBuf>| path.as_ref().map(|path| Place::open(form, path)).transpose();
     let (json, csv, html) =
@@ -101,7 +102,7 @@ fn run(args: &Cli) -> anyhow::Result<Outcome> {
     }
     findings.quick = args.quick;
     let findings = findings.on_this_machine();
-    // All forms are made before the first one is written.
+    // All formats are made before the first one is written.
     let json = json.map(|place| json_text(&findings).map(|text| (place, text))).transpose()?;
     let csv = csv.map(|place| findings.csv().map(|text| (place, text))).transpose()?;
     let html = html.map(|place| findings.page().map(|text| (place, text))).transpose()?;
@@ -112,7 +113,7 @@ fn run(args: &Cli) -> anyhow::Result<Outcome> {
     Ok(Outcome::Done)
 }
 
-/// All experiments, a line each.
+/// Lists all experiments, one on each line.
 fn list(json: Option<Place>) -> anyhow::Result<Outcome> {
     let lab = Cli::command();
     let about = |verb: &clap::Command| verb.get_about().map(ToString::to_string).unwrap_or_default();

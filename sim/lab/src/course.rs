@@ -1,6 +1,6 @@
-//! A magazine layer as an exercise: what it has to do, the locks that it is written with, and the models that check these.
+//! A magazine layer as an exercise: its interface, the locks for it, and the models that check it.
 //!
-//! The course's lab `exchange` hands out a file with an empty one; [`classic`](crate::classic) is how it may look in the end.
+//! The course's lab `exchange` starts from a file with an empty layer; [`classic`](crate::classic) is a complete one.
 
 // loom's `thread_local!` has no `const` form.
 #![allow(clippy::missing_const_for_thread_local)]
@@ -12,34 +12,34 @@ uslab_magazine::sync::thread_local! {
     static VISITS: core::cell::Cell<u64> = core::cell::Cell::new(0);
 }
 
-/// Who is shown a magazine: see [`Layer::each_magazine`].
+/// Receives each magazine: see [`Layer::each_magazine`].
 pub type See<'s, T> = &'s mut dyn FnMut(Option<usize>, &'static str, &[T]);
 
-/// A magazine layer for rounds of type `T`, over a slab layer that others have.
+/// A magazine layer for rounds of type `T`. The caller has the slab layer.
 ///
-/// Any number of threads calls it at once, several of them on one CPU.
+/// Any number of threads call it concurrently, several of them on one CPU.
 pub trait Layer<T>: fmt::Debug + Send + Sync {
-    /// An empty layer for so many CPUs, whose magazines hold so many rounds.
+    /// Creates an empty layer for `cpus` CPUs, with magazines of `rounds` rounds.
     fn new(cpus: usize, rounds: usize) -> Self;
-    /// A round that the layer has, for a caller on this CPU. `None`: neither the CPU nor the depot has one, and the caller goes to
-    /// the slab layer.
+    /// Allocates a round for a caller on this CPU. `None` if neither the CPU nor the depot has one; then the caller uses the slab
+    /// layer.
     fn alloc(&self, cpu: usize) -> Option<T>;
-    /// Takes a round from a caller on this CPU. There is always room: the depot takes as many magazines as come.
+    /// Frees a round from a caller on this CPU. There is always room: the depot takes any number of magazines.
     fn free(&self, cpu: usize, round: T);
-    /// Gives up all rounds.
+    /// Removes and returns all rounds.
     fn drain(&self) -> Vec<T>;
-    /// Shows each magazine that has rounds: whose it is (`None`: the depot's), what it is called, and its rounds.
+    /// Shows each magazine that has rounds: its CPU (`None` for the depot), its name, and its rounds.
     fn each_magazine(&self, see: See<'_, T>);
 }
 
-/// What one CPU has, under its lock. Whoever holds a CPU's lock may ask for the depot's, and not the other way round: debug builds and
-/// models panic.
+/// One CPU's state, under its lock. A thread that holds a CPU's lock may request the depot's, but not the reverse: debug builds
+/// and models panic.
 #[derive(Debug)]
 #[repr(align(64))]
 pub struct PerCpu<T>(Mutex<T>);
 
 impl<T> PerCpu<T> {
-    /// With nothing else in its cache line.
+    /// Alone in its cache line.
     pub fn new(own: T) -> Self {
         Self(Mutex::ranked(Rank::Cpu, own))
     }
@@ -49,33 +49,33 @@ impl<T> PerCpu<T> {
     }
 }
 
-/// What all CPUs share, under a lock whose uses are counted: each is a visit to the depot.
+/// The state that all CPUs share, under a lock. Each lock operation counts as a visit to the depot.
 #[derive(Debug)]
 pub struct Shared<T>(Mutex<T>);
 
 impl<T> Shared<T> {
-    /// The depot.
+    /// Creates the depot.
     pub fn new(own: T) -> Self {
         Self(Mutex::ranked(Rank::Depot, own))
     }
-    /// Waits for the lock, and counts.
+    /// Waits for the lock, and counts a visit.
     pub fn lock(&self) -> MutexGuard<'_, T> {
         VISITS.with(|visits| visits.set(visits.get() + 1));
         self.0.lock()
     }
 }
 
-/// How often this thread took the lock of a [`Shared`].
+/// How often this thread has locked a [`Shared`].
 pub fn visits() -> u64 {
     VISITS.with(core::cell::Cell::get)
 }
 
-/// Checks the layer under every order of the threads' steps, with two pre-emptions: two threads on one CPU, rounds that travel from
-/// one CPU to another, and a drain beside a caller. Magazines have two rounds.
+/// Checks the layer under every interleaving with two pre-emptions: two threads on one CPU, rounds that move from one CPU to
+/// another, and a drain concurrent with a caller. Magazines have two rounds.
 ///
 /// # Panics
-/// A round has two owners, or none; a magazine has more rounds than it holds; a lock is taken in the wrong order, or for ever. What led
-/// to it is printed, and written to the file that `STORY_JSON` names.
+/// Panics if a round has two owners or none, a magazine exceeds its capacity, or a lock is taken in the wrong order or never
+/// acquired. The trace is printed, and written to the file that `STORY_JSON` names.
 #[cfg(loom)]
 pub fn models<L: Layer<usize> + 'static>() {
     use core::ops::RangeInclusive;
@@ -83,7 +83,7 @@ pub fn models<L: Layer<usize> + 'static>() {
     use uslab_magazine::sync::{Arc, tell, thread};
 
     type Side<L> = fn(&L) -> Vec<usize>;
-    /// Rounds are freed on a CPU.
+    /// Frees these rounds on a CPU.
     fn free<L: Layer<usize>>(layer: &L, cpu: usize, rounds: RangeInclusive<usize>) -> Vec<usize> {
         for round in rounds {
             tell!("round {round} is freed on CPU {cpu}");
@@ -91,13 +91,13 @@ pub fn models<L: Layer<usize> + 'static>() {
         }
         vec![]
     }
-    /// So many are allocated there.
+    /// Allocates up to `n` rounds on a CPU.
     fn alloc<L: Layer<usize>>(layer: &L, cpu: usize, n: usize) -> Vec<usize> {
         let rounds: Vec<_> = (0..n).filter_map(|_| layer.alloc(cpu)).collect();
         tell!("a caller on CPU {cpu} has {rounds:?}");
         rounds
     }
-    /// What is there at first is freed on a CPU, the rounds of both threads come later.
+    /// The initial rounds are freed on a CPU; the rounds of both threads are added later.
     struct World<L> {
         name: &'static str,
         first: (usize, usize),
@@ -143,7 +143,7 @@ pub fn models<L: Layer<usize> + 'static>() {
         },
     ];
     for World { name, first: (cpu, first), rounds, here, there } in worlds {
-        // Whatever locks two threads take, they take them in more than one order.
+        // Two threads that take any lock take it in more than one order.
         model(name, Bound::Preemptions(2), 2, move || {
             let layer = Arc::new(L::new(2, 2));
             (1..=first).for_each(|round| layer.free(cpu, round));

@@ -1,21 +1,22 @@
-//! Allocators of the textbooks and papers, as real code: to read, to check with loom, to measure.
+//! Allocators from textbooks and papers, as real code: to read, to check with loom, to measure.
 //!
 //! | module | |
 //! |---|---|
 //! | [`classic`] | the magazine layer of 2001: loaded, previous and depot |
 //! | [`course`] | a layer as an exercise: its traits, its locks, its models |
-//! | `allocators` | every allocator of the textbooks beside the shipping ones, under one trait |
-//! | `workload` | what is asked of them, made from distributions or recorded |
+//! | `allocators` | every textbook allocator and the shipping ones, under one trait |
+//! | `workload` | requests for them, generated from distributions or recorded |
 //! | `demos` | the same, driven by hand, command by command |
-//! | `experiments` | the questions, one a file: the verbs of the command `uslab-lab` |
-//! | `findings` | what an experiment found, as data, text, CSV and pages |
+//! | `experiments` | the experiments, each in a file: the verbs of the command `uslab-lab` |
+//! | `findings` | the results of an experiment, as data, text, CSV and pages |
 //!
-//! All but [`classic`] and [`course`] come with the feature `experiments`; `allocators` and `demos`, which need no OS, with `demos`, too.
+//! [`classic`] and [`course`] are always compiled; all other modules need the feature `experiments`. `allocators` and `demos`,
+//! which need no OS, are also in the feature `demos`.
 //!
-//! `README.md` beside this crate is a tutorial: it checks [`classic`] with loom, from the first model to bugs that only a
-//! checker finds.
+//! `README.md` next to this crate's manifest is a tutorial: it checks [`classic`] with loom, from the first model to bugs that
+//! only a checker finds.
 
-// The models watch who holds what in cells; what is checked has none.
+// The models use cells to record owners; the code under test has no unsafe code.
 #![cfg_attr(not(test), forbid(unsafe_code))]
 
 #[cfg(all(uslab_models, not(loom)))]

@@ -1,19 +1,19 @@
-//! How a command ends: exit codes, and what is said on standard error.
+//! The end of a command: exit codes, and messages on standard error.
 //!
-//! Exit codes: 0 done, 1 a check failed (a conservation law, a comparison that was asked to hold), 2 wrong usage or
-//! input. Data goes to standard output, progress and messages to standard error.
+//! Exit codes: 0 for success, 1 for a failed check (a conservation law, a requested comparison), 2 for wrong usage or input. Data
+//! goes to standard output, progress and messages to standard error.
 
 use clap::Parser;
 use clap::error::{ContextKind, ErrorKind};
 use std::io::Write;
 use std::process::ExitCode;
 
-/// What a command found.
+/// The result of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// All is well.
+    /// Success.
     Done,
-    /// A check that was made did not hold.
+    /// A check failed.
     Violated,
 }
 
@@ -34,7 +34,7 @@ pub fn run<C: Parser>(run: impl FnOnce(&C) -> anyhow::Result<Outcome>) -> ExitCo
     }
 }
 
-/// What clap has to say: help, or what is wrong; for a verb that there is not, those that there are.
+/// Prints clap's message: help, or an error; for an unknown verb, also the known verbs.
 fn told<C: Parser>(error: &clap::Error) -> ExitCode {
     let _ = error.print();
     if error.kind() == ErrorKind::InvalidSubcommand {

@@ -1,4 +1,4 @@
-//! How results are shown: files that are never half-written, tables, a progress bar on a terminal, and how a command ends.
+//! Shows results: files that are never half-written, tables, a progress bar on a terminal, and exit codes.
 
 #![forbid(unsafe_code)]
 
@@ -11,7 +11,7 @@ use comfy_table::{CellAlignment, Table, TableStyle};
 use indicatif::{HumanCount, ProgressBar, ProgressStyle};
 use std::io::IsTerminal;
 
-/// A table with one row a thing; the first column is text, the others numbers.
+/// A table with a row for each item; the first column is text, the others are numbers.
 pub fn table(header: &[&str]) -> Table {
     let mut table = Table::new();
     table.load_style(TableStyle::new()).set_header(header);
@@ -24,7 +24,7 @@ pub fn table(header: &[&str]) -> Table {
     table
 }
 
-/// A table's text without blanks at the ends of lines.
+/// A table's text without trailing blanks on lines.
 pub fn text(table: &Table) -> String {
     table.lines().map(|line| format!("{}\n", line.trim_end())).collect()
 }
@@ -39,7 +39,7 @@ pub fn signed(n: i64) -> String {
     format!("{n:+}")
 }
 
-/// Bytes with a unit that leaves three digits or so.
+/// Formats bytes with a unit, in about three digits.
 pub fn size(bytes: u64) -> String {
     match bytes {
         0..=9_999 => format!("{bytes} B"),
@@ -48,10 +48,10 @@ pub fn size(bytes: u64) -> String {
     }
 }
 
-/// Bytes as an option has them: a number, alone or with K, M or G.
+/// Parses bytes as options have them: a number, alone or with K, M or G.
 ///
 /// # Errors
-/// It is none, it is 0, or too many.
+/// It is not a number, is 0, or is too large.
 pub fn bytes(text: &str) -> Result<u64, String> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let shift = match text[digits.len()..].to_ascii_uppercase().as_str() {
@@ -69,7 +69,7 @@ pub fn bytes(text: &str) -> Result<u64, String> {
     }
 }
 
-/// A word that a shell takes as it is.
+/// The word, quoted if a shell needs that.
 pub fn quoted(word: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-=:,%+@".contains(c);
     if !word.is_empty() && word.chars().all(is_plain) {
@@ -91,17 +91,17 @@ impl Default for Progress {
 }
 
 impl Progress {
-    /// Hidden until [`stage`](Self::stage), and always where standard error is no terminal.
+    /// Creates a bar that is hidden until [`stage`](Self::stage), and always if standard error is not a terminal.
     pub fn new() -> Self {
         Self { bar: ProgressBar::hidden() }
     }
-    /// Begins a stage of `length` steps (0: unknown).
+    /// Begins a stage of `length` steps; 0 if their number is not known.
     pub fn stage(&self, name: &'static str, length: u64) -> Stage {
         if !std::io::stderr().is_terminal() {
             return Stage(self.bar.clone());
         }
         let bar = if length == 0 { ProgressBar::new_spinner() } else { ProgressBar::new(length) };
-        // The template is a constant; were it wrong, the plain bar would do.
+        // The template is a constant; if it were wrong, the default style would be used.
         if let Ok(style) = ProgressStyle::with_template("{msg:12} {wide_bar} {percent:>3} %  {eta:>4} left") {
             bar.set_style(style);
         }
@@ -110,16 +110,16 @@ impl Progress {
     }
 }
 
-/// One stage of a [`Progress`]; its bar goes when it is dropped.
+/// A stage of a [`Progress`]; its bar is removed on drop.
 #[derive(Debug)]
 pub struct Stage(ProgressBar);
 
 impl Stage {
-    /// How far the stage is.
+    /// Sets the position of the bar.
     pub fn at(&self, position: u64) {
         self.0.set_position(position);
     }
-    /// What stands before the bar from now on.
+    /// Sets the text before the bar.
     pub fn say(&self, text: String) {
         self.0.set_message(text);
     }

@@ -1,4 +1,4 @@
-//! Where a report goes: a file that is there wholly or not at all, a stream, or standard output.
+//! The destination of a report: a file that is written completely or not at all, a stream, or standard output.
 
 use anyhow::{Context, bail};
 use serde::Serialize;
@@ -9,31 +9,31 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
 
-/// What a report is written as.
+/// The format of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// An object, or a list.
+    /// JSON: an object, or a list.
     Json,
-    /// A line a value, names of the columns first.
+    /// CSV with a line for each value, after the names of the columns.
     Csv,
-    /// A line a point of a curve.
+    /// CSV with a line for each point of a curve.
     Curves,
-    /// A line a number of a moment.
+    /// CSV with a line for each number of a moment.
     Series,
-    /// A line a run of a sweep.
+    /// CSV with a line for each run of a sweep.
     Rows,
-    /// The same in columns.
+    /// As `Rows`, in columns (Parquet).
     Parquet,
-    /// A page that needs nothing beside it.
+    /// A self-contained page.
     Html,
-    /// A picture.
+    /// A picture (SVG).
     Svg,
     /// The operations of a trace, in columns.
     Operations,
 }
 
 impl Form {
-    /// The option that asks for it.
+    /// The option that requests it.
     fn option(self) -> &'static str {
         match self {
             Self::Json => "--json",
@@ -45,10 +45,10 @@ impl Form {
             Self::Operations => "OUT",
         }
     }
-    /// What every report of that form begins with, one of these, and what to call a file that does not.
+    /// The possible beginnings of a report in this format, and the description of a file that begins otherwise.
     fn marks(self) -> (&'static [&'static str], &'static str) {
         match self {
-            // Settings and logs may begin with a bracket, too.
+            // A bracket alone is not enough: settings and logs may begin with one, too.
             Self::Json => (&["{", "[\n", "[]"], "no JSON"),
             Self::Csv => (&["part,"], "no table of the lab"),
             Self::Curves => (&["workload,"], "no table of `uslab scale`"),
@@ -62,30 +62,30 @@ impl Form {
     }
 }
 
-/// Where a report goes.
+/// The destination of a report.
 #[derive(Debug)]
 pub struct Place {
     form: Form,
     target: Target,
-    /// Device and number, if it is there already.
+    /// The device and inode number, if it exists already.
     id: Option<(u64, u64)>,
 }
 
 #[derive(Debug)]
 enum Target {
     Stdout,
-    /// A device or a pipe: written to as it is.
+    /// A device or a pipe, which is written directly.
     Stream(PathBuf),
-    /// A file, with the permissions that it has, if it is there already.
+    /// A file, with its permissions if it exists already.
     File(PathBuf, Option<Permissions>),
 }
 
 impl Place {
-    /// Looks at the place before any work is done.
+    /// Checks the destination before any work is done.
     ///
     /// # Errors
-    /// The folder does not exist, the path is a folder, or a file lies there that is no report of that form: it would
-    /// be overwritten by mistake (a trace, say).
+    /// The folder does not exist, the path is a folder, or an existing file is not a report in this format: it would be
+    /// overwritten by mistake (a trace, for example).
     pub fn open(form: Form, path: &Path) -> anyhow::Result<Self> {
         if path == Path::new("-") {
             return Ok(Self { form, target: Target::Stdout, id: None });
@@ -104,7 +104,7 @@ impl Place {
             bail!("{shown}: is a directory, expected a file name");
         }
         let id = Some(id_of(&meta));
-        // Another name of standard output (/dev/stdout): a second file in its place would take what is said there away.
+        // Another name of standard output (/dev/stdout): replacing the file would lose what is printed there.
         if !meta.file_type().is_char_device() && stdout_id() == id {
             return Ok(Self { form, target: Target::Stdout, id });
         }
@@ -119,17 +119,17 @@ impl Place {
                 bail!("{shown}: the file exists and holds {other}; it is not overwritten");
             }
         }
-        // What a link names is replaced, not the link.
+        // The target of a link is replaced, not the link.
         let path = path.canonicalize().with_context(|| shown)?;
         Ok(Self { form, target: Target::File(path, Some(meta.permissions())), id })
     }
 
-    /// Whether the report goes to standard output.
+    /// Returns `true` if the report goes to standard output.
     pub fn is_stdout(&self) -> bool {
         matches!(self.target, Target::Stdout)
     }
 
-    /// Whether two reports would go to one file, by whichever names.
+    /// Returns `true` if two reports would go to one file, by whatever names.
     pub fn is_same_as(&self, other: &Self) -> bool {
         match (&self.target, &other.target) {
             (Target::Stdout, Target::Stdout) => true,
@@ -138,10 +138,10 @@ impl Place {
         }
     }
 
-    /// Whether each of these has a file of its own.
+    /// Checks that all of these are different files.
     ///
     /// # Errors
-    /// Two would go to one file.
+    /// Two of them are one file.
     pub fn apart<'p>(places: impl IntoIterator<Item = &'p Option<Self>>) -> anyhow::Result<()> {
         let mut earlier: Vec<&Self> = vec![];
         for place in places.into_iter().flatten() {
@@ -153,7 +153,7 @@ impl Place {
         Ok(())
     }
 
-    /// Its option with what was given there, as errors name it.
+    /// The option with its argument, for error messages.
     pub fn shown(&self) -> String {
         let path = match &self.target {
             Target::Stdout => Path::new("-"),
@@ -170,9 +170,9 @@ impl Place {
         write_all([(self, json_text(report)?)])
     }
 
-    /// Writes a file's report beside it.
+    /// Writes a report to a temporary file next to its destination.
     fn stage(path: &Path, permissions: Option<Permissions>, text: &[u8]) -> std::io::Result<NamedTempFile> {
-        // What a new file may: the umask takes its part.
+        // The permissions of a new file, before the umask applies.
         let new = Permissions::from_mode(0o666);
         let mut file = tempfile::Builder::new().permissions(new).tempfile_in(folder_of(path))?;
         if let Some(permissions) = permissions {
@@ -186,7 +186,7 @@ impl Place {
 /// A report as JSON.
 ///
 /// # Errors
-/// A key that is no text.
+/// A key is not text.
 pub fn json_text(report: &impl Serialize) -> anyhow::Result<String> {
     Ok(serde_json::to_string_pretty(report)? + "\n")
 }
@@ -194,12 +194,12 @@ pub fn json_text(report: &impl Serialize) -> anyhow::Result<String> {
 /// Writes text to standard output.
 ///
 /// # Errors
-/// Standard output cannot be written; a pipe whose reader has gone is one of these.
+/// Standard output cannot be written, for example because the reader of a pipe has closed it.
 pub fn say(text: &str) -> anyhow::Result<()> {
     std::io::stdout().lock().write_all(text.as_bytes()).context("standard output")
 }
 
-/// Writes a report as JSON where that is wanted, and its text to standard output unless the JSON went there.
+/// Writes a report as JSON if `json` is set, and its text to standard output unless the JSON went there.
 ///
 /// # Errors
 /// As [`write_all`] and [`say`].
@@ -209,12 +209,12 @@ pub fn tell(report: &impl Serialize, text: &str, json: Option<Place>) -> anyhow:
     if to_stdout { Ok(()) } else { say(text) }
 }
 
-/// Writes reports, all or none: files by way of temporary ones beside them, which get their names when everything is written
-/// that can fail. What cannot be taken back, a device or a pipe, is written before. A pipe whose reader has gone is told at the
-/// end: it has what it wanted, and the files are wanted too.
+/// Writes all reports or none. Files are first written to temporary files next to them, and renamed when everything that can fail
+/// has succeeded. Devices and pipes, whose output cannot be undone, are written before the renaming. A closed pipe is only
+/// reported at the end: its reader has what it wanted, and the files are wanted, too.
 ///
 /// # Errors
-/// A place cannot be written.
+/// A destination cannot be written.
 pub fn write_all<T: AsRef<[u8]>>(reports: impl IntoIterator<Item = (Place, T)>) -> anyhow::Result<()> {
     let (mut staged, mut streams) = (vec![], vec![]);
     for (place, text) in reports {
@@ -250,7 +250,7 @@ fn id_of(meta: &Metadata) -> (u64, u64) {
     (meta.dev(), meta.ino())
 }
 
-/// Standard output's; `None` if it is closed.
+/// The device and inode number of standard output; `None` if it is closed.
 fn stdout_id() -> Option<(u64, u64)> {
     let stdout = std::io::stdout().as_fd().try_clone_to_owned().ok()?;
     File::from(stdout).metadata().ok().as_ref().map(id_of)

@@ -7,10 +7,10 @@ use crate::output::{Place, Progress, table, tell, text};
 /// Measure what things cost on this machine: a profile for `uslab scale`, with spreads, as JSON.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// What the profile is called.
+    /// Name of the profile.
     #[arg(long, value_name = "NAME", default_value = "here")]
     name: String,
-    /// How often everything is measured.
+    /// Number of rounds; everything is measured once in each.
     #[arg(long, value_name = "N", default_value_t = 31, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     rounds: u32,
 }

@@ -8,8 +8,9 @@ use std::path::PathBuf;
 
 /// Convert a trace to columns of operations, some three bytes each, which `replay --design` and `scale --trace` read without parsing.
 ///
-/// Names of caches, sizes, CPUs, times and marks are kept, and what was found out on the way: which cache an event belongs to, where a
-/// hidden allocation was. Addresses, call sites and the kernel's page moves are not. Its tables are still looked for beside OUT.
+/// The columns keep names of caches, sizes, CPUs, times and marks, and what the conversion found out: the cache of each event,
+/// and where a hidden allocation was. They do not keep addresses, call sites and the kernel's page moves. The trace's tables are
+/// still looked for in the folder of OUT.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -20,7 +21,7 @@ pub(super) struct Args {
     /// The trace, as `uslab replay` reads it; `-` is standard input.
     #[arg(value_name = "TRACE")]
     trace: PathBuf,
-    /// Where the operations go. A file that is there and holds something else is not overwritten.
+    /// File for the operations. An existing file that holds something else is not overwritten.
     #[arg(value_name = "OUT")]
     out: PathBuf,
     /// Simulated CPUs. Default: as many as the trace names.
@@ -31,7 +32,7 @@ pub(super) struct Args {
     partial: bool,
 }
 
-/// What a conversion wrote.
+/// The result of a conversion.
 #[derive(Serialize)]
 struct Converted {
     trace: String,

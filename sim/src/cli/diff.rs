@@ -6,9 +6,9 @@ use crate::output::{Place, tell};
 use anyhow::Context;
 use std::path::{Path, PathBuf};
 
-/// Compare two reports that `--json` wrote: which numbers differ, the largest relative change first.
+/// Compare two reports that `--json` wrote: list the numbers that differ, the largest relative change first.
 ///
-/// Rows of lists are matched by their names (of a cache, a design, a moment, a number of CPUs), not by their places.
+/// Rows of lists are matched by their names (of a cache, a design, a moment, a number of CPUs), not by their positions.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -19,13 +19,13 @@ pub(super) struct Args {
     /// The first report.
     #[arg(value_name = "A")]
     a: PathBuf,
-    /// The second one.
+    /// The second report.
     #[arg(value_name = "B")]
     b: PathBuf,
-    /// Numbers that differ by at most so many per cent are left out.
+    /// Leave out numbers that differ by at most this many per cent.
     #[arg(long, value_name = "PERCENT", default_value_t = 0.0, value_parser = percent)]
     above: f64,
-    /// Show every number that differs, not only forty.
+    /// Show every number that differs, not only the first forty.
     #[arg(long)]
     all: bool,
 }

@@ -6,11 +6,12 @@ use crate::output::{Form, Place, json_text, say, write_all};
 use std::io::Write;
 use std::path::PathBuf;
 
-/// Show who holds how much memory: a heap profile as a flame graph.
+/// Show which code holds how much memory: a heap profile as a flame graph.
 ///
-/// A program under the preload library writes the file on a signal; a program that links the library, whenever it wants. Functions get
-/// their names from the files that the profile names, which must be where they were; `cargo run --release --package uslab-sim --features
-/// symbols --bin uslab -- flame` can read these. Without an option the stacks that hold most are printed.
+/// A program under the preload library writes such a file on a signal; a program that links the library can write one at any
+/// time. Functions get their names from the files that the profile names; these must still be at the same paths, and `cargo run
+/// --release --package uslab-sim --features symbols --bin uslab -- flame` can read them. Without an option the stacks that hold
+/// the most are printed.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -19,18 +20,19 @@ Examples:
   uslab flame /tmp/heap.pb.gz
   uslab flame /tmp/heap.pb.gz --html heap.html")]
 pub(super) struct Args {
-    /// A profile of pprof (`.pb.gz`), or folded stacks: a line for each, `cache;outermost;...;innermost bytes`.
+    /// A profile of pprof (`.pb.gz`), or folded stacks: a line for each stack, `cache;outermost;...;innermost bytes`.
     #[arg(value_name = "FILE")]
     profile: PathBuf,
-    /// Write a page with the flame graph: FILE, or `-` for standard output. One file for any browser, without a network.
+    /// Write a page with the flame graph: FILE, or `-` for standard output. The page is one file for any browser and needs no
+    /// network.
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
 }
 
-/// Runs the verb.
+/// Runs the command.
 ///
 /// # Errors
-/// The file is no profile, or a place cannot be written.
+/// The file is not a profile, or an output cannot be written.
 pub(super) fn run(args: &Args, json: Option<Place>) -> anyhow::Result<Outcome> {
     let html = args.html.as_deref().map(|path| Place::open(Form::Html, path)).transpose()?;
     Place::apart([&json, &html])?;

@@ -8,9 +8,9 @@ use anyhow::{Context, bail};
 use std::path::{Path, PathBuf};
 use uslab::OrderRule;
 
-/// Show how objects are laid out in slabs: order, objects per slab, waste, by Linux's own rule.
+/// Show how objects are laid out in slabs: order, objects per slab, waste, computed by Linux's rule.
 ///
-/// The CPU count is an input of the rule: on a machine with more CPUs the same size gets larger slabs.
+/// The number of CPUs is an input of the rule: on a machine with more CPUs the same size gets larger slabs.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -20,27 +20,29 @@ Examples:
   uslab geometry --against before.slabinfo --cpus 4
   uslab geometry --against sosreport-host/ --cpus 64 --max-order 1 --json")]
 pub(super) struct Args {
-    /// Object sizes in bytes. Left out: kmalloc's 13 size classes.
+    /// Object sizes in bytes. Default: kmalloc's 13 size classes.
     #[arg(value_name = "SIZE", conflicts_with = "against")]
     sizes: Vec<usize>,
     /// Alignment of the objects in bytes, a power of two.
     #[arg(long, value_name = "BYTES", default_value_t = 8)]
     align: usize,
-    /// Present CPUs. Default: this machine's; with --against those that the tables tell, else as many as the orders there agree with.
+    /// Present CPUs. Default: this machine's; with --against the number in the tables, or the largest number that agrees with the
+    /// orders there.
     #[arg(long, value_name = "N")]
     cpus: Option<u32>,
-    /// The kernel's option slab_max_order, 0 to 10.
+    /// The kernel's option slab_max_order, from 0 to 10.
     #[arg(long, value_name = "ORDER", default_value_t = 3, value_parser = clap::value_parser!(u8).range(0..=10))]
     max_order: u8,
-    /// The kernel's option slab_min_order, 0 to 10.
+    /// The kernel's option slab_min_order, from 0 to 10.
     #[arg(long, value_name = "ORDER", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=10))]
     min_order: u8,
-    /// The kernel's option slab_min_objects: how many objects a slab should have; 0 is as many as CPUs ask for.
+    /// The kernel's option slab_min_objects: the number of objects that a slab should have; with 0 it depends on the number of
+    /// CPUs.
     #[arg(long, value_name = "N", default_value_t = 0)]
     min_objects: u32,
-    /// Compare row by row with a kernel's: a /proc/slabinfo, a copy of /sys/kernel/slab, a table of its attributes
-    /// (tab-separated, with columns slab_size, objs_per_slab and order), a folder that has these (a sosreport, a recording), or `live`
-    /// for this machine. If some differ, the settings of the kernel that explain them are named.
+    /// Compare row by row with a kernel: FILE is a /proc/slabinfo, a copy of /sys/kernel/slab, a table of its attributes
+    /// (tab-separated, with columns slab_size, objs_per_slab and order), a folder that has these (a sosreport, a recording), or
+    /// `live` for this machine. If some rows differ, the settings of the kernel that explain them are named.
     #[arg(long, value_name = "PLACE")]
     against: Option<PathBuf>,
 }

@@ -8,21 +8,23 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
-/// The program that `uslab lab` becomes.
+/// The program that replaces this one.
 const LAB: &str = "uslab-lab";
 
-/// Ask allocators questions: the lab, a program of its own (uslab-lab), with the same options.
+/// Measure and check allocators: runs the lab, a separate program (uslab-lab) with the same options.
 ///
-/// It lies beside this program, or on PATH; in the sources of uslab, `cargo lab` builds and runs it.
+/// uslab-lab must be in the folder of this program, or on PATH; in the sources of uslab, `cargo lab` builds
+/// and runs it.
 #[derive(Debug, clap::Args)]
 #[command(disable_help_flag = true)]
 pub(super) struct Args {
-    /// What uslab-lab is told; `--help` says what that may be.
+    /// Arguments for uslab-lab; its `--help` lists them.
     #[arg(value_name = "ARGUMENTS", trailing_var_arg = true, allow_hyphen_values = true)]
     arguments: Vec<OsString>,
 }
 
-/// Becomes the lab, as git and cargo become their verbs that are programs; returns if that fails.
+/// Replaces this process by the lab, as git and cargo do with commands that are separate programs; returns
+/// only if that fails.
 pub(super) fn run(args: &Args, json: Option<&Path>) -> anyhow::Result<Outcome> {
     let beside = std::env::current_exe().ok().map(|uslab| uslab.with_file_name(LAB));
     let program = beside.filter(|path| path.exists()).unwrap_or_else(|| LAB.into());

@@ -1,5 +1,5 @@
-//! The command line: the verbs, each with its options in a module of its own, or beside what it runs. How it ends is
-//! [`output::command`](crate::output::command).
+//! The command line: each command has its options in its module here, or in the module that it runs.
+//! [`output::command`](crate::output::command) turns the result into the exit code.
 
 mod calibrate;
 mod convert;
@@ -31,13 +31,13 @@ use uslab_engine::designs::NoPolicy;
 
 /// Replay kernel memory traces through a Linux-style slab allocator, and study it.
 ///
-/// Without a verb, the bundled trace (a real kernel under a file workload) is replayed and explained.
+/// Without a command, the bundled trace (a real kernel under a file workload) is replayed and explained.
 #[derive(Debug, Parser)]
 #[command(name = "uslab", version, max_term_width = 100, disable_help_subcommand = true)]
 struct Cli {
     #[command(subcommand)]
     verb: Option<Verb>,
-    /// Write the result as JSON: to FILE, or to standard output where FILE is `-` or left out.
+    /// Write the result as JSON to FILE, or to standard output if FILE is `-` or left out.
     #[arg(long, global = true, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
     json: Option<PathBuf>,
 }
@@ -71,14 +71,14 @@ pub fn main() -> ExitCode {
     main_with::<NoPolicy>()
 }
 
-/// The same, with a policy that the calling program brings: `--design` knows it by its name.
+/// Runs the command line with a policy that the calling program provides: `--design` finds it by its name.
 ///
-/// `examples/uma/main.rs` beside this crate is such a program.
+/// `examples/uma/main.rs` in this crate is such a program.
 pub fn main_with<P: Policy>() -> ExitCode {
     command::run(run::<P>)
 }
 
-/// Whether a verb, or one of a verb, has this name.
+/// Returns `true` if a command, or a command of a command, has this name.
 fn is_verb(command: &clap::Command, name: &Path) -> bool {
     command.get_subcommands().any(|verb| name == Path::new(verb.get_name()) || is_verb(verb, name))
 }

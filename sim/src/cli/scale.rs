@@ -8,58 +8,60 @@ use std::path::PathBuf;
 use uslab_engine::Policy;
 use uslab_engine::clock::{self, Profile};
 
-/// Simulate a design on 1 to 1,024 CPUs, in virtual time: throughput, waits for locks, cache lines that travel.
+/// Simulate a design on 1 to 1,024 CPUs, in virtual time: throughput, waits for locks, transfers of cache lines.
 ///
-/// Every CPU has its own clock. The CPU that is furthest behind goes next, does one operation, and is later by what that
-/// cost on the machine of the profile. The same seed gives the same numbers.
+/// Every CPU has a clock. The CPU whose clock is furthest behind does the next operation, and its clock advances by the price of
+/// that operation on the machine of the profile. The same seed gives the same numbers.
 ///
-/// Cache lines that travel were compared for design `uslab-model`, on 2, 4 and 8 CPUs: they are within 10 % of what a MESI protocol
-/// counts under the loads and stores of the shipping code. Of other designs and on more CPUs lines are simulated only.
+/// For design `uslab-model`, on 2, 4 and 8 CPUs, the transfers of cache lines were compared with the count of a MESI protocol
+/// under the loads and stores of the shipping code: they agree within 10 %. For other designs and for more CPUs they are
+/// simulated only.
 #[derive(Debug, clap::Args)]
 #[command(after_help = scale_help())]
 pub(super) struct Args {
-    /// A recorded trace in the place of made workloads, as `uslab replay` reads it; `-` is standard input, and without FILE it is the
-    /// bundled trace. Each CPU of it does its own operations on objects as fast as it can. What another CPU frees was allocated before.
+    /// Use a recorded trace in the place of made workloads, as `uslab replay` reads it; `-` is standard input, and without FILE
+    /// it is the bundled trace. Each CPU does the trace's operations on objects of that CPU as fast as it can. An object that
+    /// another CPU frees was allocated before.
     #[arg(long, value_name = "FILE", num_args = 0..=1, conflicts_with_all = ["workload", "size", "ops", "think", "seed", "svg", "html"])]
     trace: Option<Option<PathBuf>>,
-    /// CPU counts: numbers, and FIRST..LAST by doublings, with commas between. Default: 1..64; of a trace, as many as it names. Of a
-    /// trace, what happened on CPU n happens on CPU n modulo the count.
+    /// CPU counts: numbers and ranges FIRST..LAST by doublings, separated by commas. Default: 1..64; for a trace, as many as it
+    /// names. Events of the trace's CPU n are run on CPU n modulo the count.
     #[arg(long, value_name = "COUNTS", value_parser = Counts::parse)]
     cpus: Option<Counts>,
-    /// What each CPU does.
+    /// Workload of each CPU.
     #[arg(long, value_name = "NAME", value_delimiter = ',', default_value = "bursts")]
     workload: Vec<clock::Workload>,
-    /// Who answers, with knobs as `uslab replay --help` lists them.
+    /// Designs to simulate, with knobs as `uslab replay --help` lists them.
     #[arg(long, value_name = "NAME", value_delimiter = ',', default_value = "bonwick94,magazines01")]
     design: Vec<String>,
-    /// What things cost: a name, or a file that `uslab calibrate` or `uslab validate` wrote.
+    /// Prices: the name of a profile, or a file that `uslab calibrate` or `uslab validate` wrote.
     #[arg(long, value_name = "PROFILE", default_value = "vm2")]
     profile: String,
-    /// Bytes of an object.
+    /// Object size in bytes.
     #[arg(long, value_name = "BYTES", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=8192))]
     size: u32,
     /// Operations of each CPU.
     #[arg(long, value_name = "N", default_value_t = 20_000, value_parser = clap::value_parser!(u64).range(1..))]
     ops: u64,
-    /// Nanoseconds that a CPU spends on something else after each operation.
+    /// Nanoseconds of other work that a CPU does after each operation.
     #[arg(long, value_name = "NS", default_value_t = 0)]
     think: u32,
-    /// Where chance begins.
+    /// Seed of the random decisions.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Write the points as CSV: to FILE, or to standard output where FILE is `-`.
+    /// Write the points as CSV to FILE, or to standard output if FILE is `-`.
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
-    /// Write the curves as an SVG picture: to FILE, or to standard output where FILE is `-`.
+    /// Write the curves as an SVG picture to FILE, or to standard output if FILE is `-`.
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
-    /// Write a page with the curves of each number of the report: FILE, or `-` for standard output. One file for any browser, without a
-    /// network.
+    /// Write a page with the curves of each number of the report: FILE, or `-` for standard output. The page is one file for any
+    /// browser and needs no network.
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
 }
 
-/// CPU counts, as an option has them.
+/// CPU counts, as the option lists them.
 #[derive(Clone, Debug)]
 struct Counts(Vec<u32>);
 

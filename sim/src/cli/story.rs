@@ -7,9 +7,9 @@ use std::path::PathBuf;
 
 /// Step through an execution that failed: a counter-example that loom found in a model.
 ///
-/// A model that fails writes it with STORY_JSON=FILE in the environment; one with a planted bug if STORY=1 asks for it. Without an
-/// option it is printed as the model printed it. The page that --html writes steps through it forward and back: who did what, and
-/// what that changed. `uslab stress --html` writes such a page, too.
+/// A model that fails writes the story if STORY_JSON=FILE is in the environment; a model with a planted bug writes it if STORY=1
+/// is set, too. Without an option the story is printed as the model printed it. The page that --html writes steps through it
+/// forward and back, and shows what each thread did and what that changed. `uslab stress --html` writes such a page, too.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -21,18 +21,19 @@ pub(super) struct Args {
     /// The story as JSON.
     #[arg(value_name = "FILE")]
     story: PathBuf,
-    /// Show one step, and what is known after it. Steps count from 1.
+    /// Show one step, and the state after it. Steps count from 1.
     #[arg(long, value_name = "N", conflicts_with = "html")]
     step: Option<usize>,
-    /// Write a page that steps through it: FILE, or `-` for standard output. One file for any browser, without a network.
+    /// Write a page that steps through it: FILE, or `-` for standard output. The page is one file for any browser and needs no
+    /// network.
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
 }
 
-/// Runs the verb.
+/// Runs the command.
 ///
 /// # Errors
-/// The file is no story, there is no such step, or a place cannot be written.
+/// The file is not a story, there is no such step, or an output cannot be written.
 pub(super) fn run(args: &Args, json: Option<Place>) -> anyhow::Result<Outcome> {
     let html = args.html.as_deref().map(|path| Place::open(Form::Html, path)).transpose()?;
     Place::apart([&json, &html])?;

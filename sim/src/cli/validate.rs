@@ -4,21 +4,22 @@ use crate::output::command::Outcome;
 use crate::output::{Place, Progress, tell};
 use crate::{scale, validate};
 
-/// Hold the clock of `uslab scale` against this machine: threads on its CPUs do what simulated CPUs do, on the shipping allocator.
+/// Compare the clock of `uslab scale` with this machine: threads on its CPUs do the operations of simulated CPUs, on the shipping
+/// allocator.
 ///
-/// Each workload runs on one CPU and on all, and each thread stays on a CPU of its own. Predictions are those of design
-/// uslab-model. What was measured is the median of the rounds, with what the middle eight tenths of them lie between. With
-/// `--json FILE`, `uslab scale --profile FILE` knows which CPU counts the profile was validated for: those up to which at most
-/// one workload is off by more than 30 %. Times need a release build.
+/// Each workload runs on one CPU and on all, and each thread stays on one CPU. The predictions are for design uslab-model. The
+/// measured value is the median of the rounds, with the range of the middle eight tenths of them. A profile that `--json FILE`
+/// writes also has the CPU counts that it is validated for, which `uslab scale --profile FILE` shows: the counts up to which at
+/// most one workload is off by more than 30 %. Times need a release build.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// What things cost: a name, or a file that `uslab calibrate` wrote. Default: measured in the same rounds.
+    /// Prices: the name of a profile, or a file that `uslab calibrate` wrote. Default: measured in the same rounds.
     #[arg(long, value_name = "PROFILE")]
     profile: Option<String>,
-    /// How often everything is measured.
+    /// Number of rounds; everything is measured once in each.
     #[arg(long, value_name = "N", default_value_t = 31, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     rounds: u32,
-    /// Where chance begins.
+    /// Seed of the random decisions.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
 }

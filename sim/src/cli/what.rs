@@ -5,11 +5,11 @@ use crate::output::{Place, tell};
 use crate::what::What;
 use std::path::PathBuf;
 
-/// Say what a file is, how such files are made, and which command reads it.
+/// Name the format of a file, how such files are made, and which command reads it.
 ///
-/// Every format that a verb here reads is known, packed or not: traces of kernels and of programs, recordings, tables of a kernel, heap
-/// profiles, results of the verbs; and files that are not read, with what to do instead (perf.data, trace.dat, bpftrace's output, kernel
-/// dumps, archives).
+/// It knows every format that a command here reads, compressed or not: traces of kernels and of programs, recordings, tables of a
+/// kernel, heap profiles, results of the commands. It also knows files that cannot be read, and says what to do instead
+/// (perf.data, trace.dat, bpftrace's output, kernel dumps, archives).
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

@@ -1,4 +1,4 @@
-//! `uslab course`: the labs of the course, the files that their exercises begin with, and marks for what comes back.
+//! `uslab course`: the labs of the course, the starting files of their exercises, and marks for the answers.
 
 mod exercise;
 mod sheet;
@@ -14,11 +14,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use uslab_engine::course::{Code, Lab, Work, labs};
 
-/// Labs on this system: questions whose answers the engine finds out, and exercises that it judges.
+/// Labs on this system: questions whose answers the engine computes, and exercises that it judges.
 ///
-/// The questions are asked by the page (`uslab page`, then Course in index.html), which writes an answer sheet. An exercise begins with a
-/// file, which `start` writes and `grade` judges: on streams that its author has not seen, by what it costs, and under loom where there
-/// is a lock. Without a verb the labs are listed.
+/// The page (`uslab page`, then Course in index.html) asks the questions and writes an answer sheet. An exercise begins with a
+/// file, which `start` writes and `grade` judges: by its behaviour on operation streams that its author has not seen, by its
+/// cost, and under loom if it has a lock. Without a command the labs are listed.
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "\
 Examples:
@@ -40,49 +40,49 @@ enum Verb {
     Answers(Answers),
 }
 
-/// Write the file that an exercise begins with.
+/// Write the starting file of an exercise.
 #[derive(Debug, ClapArgs)]
 struct Start {
-    /// The lab.
+    /// Name of the lab.
     #[arg(value_name = "LAB")]
     lab: String,
-    /// Where it goes. Default: LAB.rs here. A file that is there is not overwritten.
+    /// Path of the new file. Default: LAB.rs in this folder. An existing file is not overwritten.
     #[arg(value_name = "FILE")]
     file: Option<PathBuf>,
 }
 
 /// Mark an answer sheet, or judge an exercise.
 ///
-/// Exit code 0: all is right. 1: it is not. 2: there is nothing to mark.
+/// Exit code 0: everything is right. 1: something is wrong. 2: there is nothing to mark.
 ///
-/// An exercise is compiled (cargo and uslab's sources are needed) and runs as a program of yours: judge files of people you do not know
-/// in a container, or on a machine that nobody misses.
+/// An exercise is compiled (cargo and uslab's sources are needed) and runs as a program with your rights: judge files of people
+/// you do not know in a container, or on a machine that you can do without.
 #[derive(Debug, ClapArgs)]
 struct Grade {
     /// An answer sheet (FILE.json), or an exercise (LAB.rs, or ANYTHING-LAB.rs).
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// The lab, where the file's name does not say it.
+    /// Name of the lab, if the file's name does not contain it.
     #[arg(long, value_name = "LAB")]
     lab: Option<String>,
-    /// What the streams of an exercise are made of: let it be one that only you know.
+    /// Seed of the operation streams of an exercise: choose one that the students do not know.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u32,
-    /// If an exercise fails at a step: write a page that shows it, and what led to it. FILE, or `-` for standard output.
+    /// If an exercise fails at a step: write a page that shows the step and those before it. FILE, or `-` for standard output.
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// Seconds that an exercise may run, and as many under loom.
+    /// Seconds that an exercise may run, and again as many under loom.
     #[arg(long, value_name = "N", default_value_t = 120, value_parser = clap::value_parser!(u64).range(1..))]
     limit: u64,
-    /// uslab's sources. Default: those that this program was built from.
+    /// The sources of uslab. Default: those that this program was built from.
     #[arg(long, value_name = "DIR")]
     source: Option<PathBuf>,
 }
 
-/// Print the answers to all questions, with the numbers that a seed makes: for who teaches.
+/// Print the answers to all questions, with the numbers that a seed makes: for teachers.
 #[derive(Debug, ClapArgs)]
 struct Answers {
-    /// What makes the numbers in the questions.
+    /// Seed of the numbers in the questions.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u32,
 }
@@ -117,7 +117,7 @@ fn list(json: Option<Place>) -> anyhow::Result<Outcome> {
     Ok(Outcome::Done)
 }
 
-/// An exercise, by its name.
+/// The exercise with that name.
 fn exercise(name: &str) -> anyhow::Result<(Lab, Code)> {
     let mut exercises = labs(1).into_iter().filter_map(|lab| match lab.work.clone() {
         Work::Code(code) => Some((lab, code)),
@@ -204,7 +204,7 @@ impl Grade {
     }
 }
 
-/// The last word of a file's name: `ann-merge.rs` is of the lab `merge`.
+/// The lab that a file's name ends with: `ann-merge.rs` is an exercise of the lab `merge`.
 fn lab_of(file: &Path) -> anyhow::Result<String> {
     let stem = file.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
     let last = stem.rsplit(['-', '_']).next().unwrap_or_default().to_owned();

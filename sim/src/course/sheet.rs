@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 use uslab_engine::course::{Expects, Graded, Sheet, Work, answer, labs};
 
-/// Marks a sheet; in words, too.
+/// Marks a sheet: the marks, and the same in words.
 pub(super) fn grade(file: &Path, sheet: &str) -> anyhow::Result<(Graded, String)> {
     let sheet = Sheet::read(sheet).with_context(|| file.display().to_string())?;
     let graded = sheet.grade();
@@ -26,22 +26,22 @@ pub(super) fn grade(file: &Path, sheet: &str) -> anyhow::Result<(Graded, String)
 #[derive(Debug, Serialize)]
 pub(super) struct Answered {
     lab: &'static str,
-    /// From 1.
+    /// Number of the question, from 1.
     question: usize,
     text: String,
-    /// The number, or the place of the choice from 0.
+    /// The right answer: a number, or the position of the right choice, from 0.
     right: u64,
-    /// The same in words.
+    /// The right answer in words.
     said: String,
     why: String,
 }
 
-/// All that is asked with a seed, and what is right; in words, too.
+/// The questions that a seed gives, with the right answers, and the same in words.
 pub(super) fn answers(seed: u32) -> (Vec<Answered>, String) {
     let (mut all, mut words) = (Vec::new(), format!("answers for seed {seed}\n"));
     for lab in labs(seed) {
         let Work::Questions(questions) = lab.work else { continue };
-        // A String takes it.
+        // Writing to a `String` does not fail.
         let _ = writeln!(words, "\n{}: {}", lab.name, lab.title);
         for (at, question) in questions.into_iter().enumerate() {
             let Some(answer) = answer(seed, lab.name, at) else { continue };

@@ -8,17 +8,17 @@ use std::borrow::Cow;
 use std::fmt::Write;
 use std::fs::File;
 
-/// A file with code.
+/// A file with machine code.
 pub(super) struct Code {
     loader: Loader,
-    /// Address, offset in the file, and bytes there.
+    /// The segments: address, offset in the file, and number of bytes.
     segments: Vec<(u64, u64, u64)>,
 }
 
 impl Code {
-    /// The file, if it has that build id, or none is known.
+    /// Opens the file, if it has that build id, or if no build id is known.
     pub(super) fn open(file: &str, build_id: &str) -> anyhow::Result<Self> {
-        // Not a pipe, which might never end.
+        // A pipe might block forever.
         ensure!(std::fs::metadata(file)?.is_file(), "not a file");
         let content = ReadCache::new(File::open(file)?);
         let object = object::File::parse(&content)?;
@@ -35,7 +35,7 @@ impl Code {
         let loader = Loader::new(file).map_err(|error| anyhow::anyhow!("{error}"))?;
         Ok(Self { loader, segments })
     }
-    /// The address that the file itself gives the place.
+    /// The address of the place by the file's numbering.
     fn address(&self, place: Place) -> Option<u64> {
         match place {
             Place::InFile(at) => self.segments.iter().find_map(|(address, offset, size)| {
@@ -44,12 +44,12 @@ impl Code {
             }),
             Place::Mapped(at) => {
                 let first = self.segments.iter().map(|segment| segment.0).min()?;
-                // Segments are mapped by pages.
+                // Segments are mapped in whole pages.
                 (first & !0xfff).checked_add(at)
             }
         }
     }
-    /// The functions there, the innermost first: several if calls were inlined.
+    /// The functions at a place, the innermost first: several if calls were inlined.
     pub(super) fn functions(&self, place: Place) -> Vec<String> {
         let Some(address) = self.address(place) else { return vec![] };
         let mut names = vec![];

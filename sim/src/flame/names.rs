@@ -4,13 +4,13 @@
 use super::code::Code;
 use std::collections::BTreeMap;
 
-/// Where in a file an instruction is.
+/// The position of an instruction in a file.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Place {
-    /// Bytes from its beginning.
+    /// Offset in the file, in bytes.
     #[cfg_attr(not(feature = "symbols"), allow(dead_code, reason = "profiles of pprof are not read"))]
     InFile(u64),
-    /// Bytes behind the first segment, as it is mapped.
+    /// Offset from the start of the first segment, as it is mapped, in bytes.
     Mapped(u64),
 }
 
@@ -23,7 +23,7 @@ pub(super) fn not_built() -> anyhow::Error {
     )
 }
 
-/// No file is read.
+/// Stands in for the reader of files in a build without the feature.
 #[cfg(not(feature = "symbols"))]
 struct Code;
 #[cfg(not(feature = "symbols"))]
@@ -43,7 +43,7 @@ pub(super) struct Names {
 }
 
 impl Names {
-    /// The functions at a place, the innermost first; if they have no names there, the place itself.
+    /// The functions at a place, the innermost first; if the file has no names there, a text that names the place.
     pub(super) fn look_up(&mut self, file: &str, build_id: &str, place: Place) -> Vec<String> {
         let key = (file.to_owned(), build_id.to_owned());
         let code = self.files.entry(key).or_insert_with(|| Code::open(file, build_id));
@@ -52,7 +52,7 @@ impl Names {
         if names.is_empty() { vec![format!("{file}+{at:#x}")] } else { names }
     }
 
-    /// The frame of a folded stack: `/usr/bin/app+0x52a0` by its functions, others as they are.
+    /// The functions of a frame of a folded stack: `/usr/bin/app+0x52a0` is looked up, other frames stay as they are.
     pub(super) fn of_frame(&mut self, frame: &str) -> Vec<String> {
         let place = frame.rsplit_once("+0x").filter(|(file, _)| file.starts_with('/'));
         let place = place.and_then(|(file, digits)| Some((file, u64::from_str_radix(digits, 16).ok()?)));
@@ -66,10 +66,12 @@ impl Names {
     }
 }
 
-/// Frames that are left of a stack: more than this are left out, so that equal places in deep code are one.
+/// The most frames that are kept of a stack: the outer ones beyond them are left out, so that the same place at different depths
+/// is one stack.
 const OUTER: usize = 24;
 
-/// The stack, the innermost function first, from outside of the allocator and of what Rust's and C's libraries call it by.
+/// The part of a stack outside of the allocator, the innermost function first: it also leaves out the functions of Rust's and C's
+/// libraries that call the allocator.
 pub(super) fn outside(stack: &[String]) -> &[String] {
     let inner = stack.iter().take_while(|name| Whose::named(name) != Whose::Others);
     let own = inner.enumerate().filter(|(_, name)| Whose::named(name) == Whose::Allocator).last();
@@ -79,12 +81,12 @@ pub(super) fn outside(stack: &[String]) -> &[String] {
     }
 }
 
-/// Whose a function is.
+/// The owner of a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Whose {
-    /// The allocator's, or a part of Rust's library that only allocates.
+    /// The allocator, or a part of Rust's library that only allocates.
     Allocator,
-    /// Rust's library: builds that inline nothing have its frames between those of the allocator.
+    /// Rust's library: in builds without inlining its frames are between frames of the allocator.
     Library,
     Others,
 }
@@ -116,7 +118,7 @@ impl Whose {
         ];
         let path = name.trim_start_matches(['<', '&']);
         let is_of = |of: &str| path.strip_prefix(of).is_some_and(|rest| rest.starts_with("::"));
-        // `<T as alloc::string::ToString>::to_string`, and not what a program implements.
+        // A blanket implementation such as `<T as alloc::string::ToString>::to_string`, but not an implementation in a program.
         let blanket = path.split_once(" as ").filter(|(of, _)| !of.contains("::"));
         let function = name.split_once('(').map_or(name, |(function, _)| function);
         let file = name.rsplit_once("+0x").and_then(|(file, _)| file.rsplit('/').next());

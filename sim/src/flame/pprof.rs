@@ -11,7 +11,7 @@ use std::io::Read;
 /// The most bytes of an unpacked profile.
 const MOST: u64 = 1 << 30;
 
-// Fields that are not read are left out.
+// Only the fields that are read are listed.
 #[derive(Clone, PartialEq, Message)]
 struct Profile {
     #[prost(message, repeated, tag = "1")]
@@ -93,7 +93,7 @@ impl Profile {
         text.map(String::as_str).with_context(|| format!("it has no string {at}"))
     }
 
-    /// Which number of a sample is shown: the default, or the last one.
+    /// The position of the number that is shown of each sample: the default one, or the last.
     fn shown(&self) -> anyhow::Result<usize> {
         let default = self.sample_type.iter().position(|of| of.r#type == self.default_sample_type);
         default.or(self.sample_type.len().checked_sub(1)).context("its samples have no numbers")

@@ -7,24 +7,24 @@ use std::path::Path;
 use uslab_engine::designs::{Spec, Visitor};
 use uslab_engine::{Design, Engine, EngineError, Policy, Stream, View};
 
-/// What a design's machine looked like after these and those operations.
+/// The state of a design's machine after given numbers of operations.
 #[derive(Debug, Serialize)]
 pub struct Moments {
-    /// What the operations are of.
+    /// Name of the trace.
     pub trace: String,
-    /// Who answered.
+    /// Name of the design.
     pub design: String,
-    /// Operations in all.
+    /// Number of operations of the whole stream.
     pub operations: u64,
-    /// The moments, in the order that they were asked for; caches slab by slab.
+    /// The moments, in the order of the request; caches slab by slab.
     pub moments: Vec<View>,
 }
 
 impl Moments {
-    /// The moments after so many operations each, of the stream that a page of this trace runs.
+    /// The moments after the given numbers of operations, in the stream that a page of this trace runs.
     ///
     /// # Errors
-    /// See [`ReplayError`]; a moment after more operations than there are.
+    /// See [`ReplayError`]; or a number is larger than that of the operations.
     pub fn new<P: Policy>(
         path: Option<&Path>,
         options: &Options,
@@ -80,7 +80,7 @@ impl Visitor for Views<'_> {
         order.sort_unstable_by_key(|(_, at)| *at);
         let mut views: Vec<(usize, View)> = Vec::with_capacity(order.len());
         for (place, at) in order {
-            // What ran already is not told again.
+            // The engine cannot run the same operation twice, so equal numbers share a view.
             let view = match views.last().filter(|(_, view)| view.operation == at) {
                 Some((_, same)) => same.clone(),
                 None => {

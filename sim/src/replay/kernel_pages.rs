@@ -1,32 +1,34 @@
-//! The kernel's own lists of free pages, rebuilt from the events of a trace, beside its buddyinfo.
+//! The kernel's lists of free pages, rebuilt from the events of a trace and compared with its buddyinfo.
 //!
-//! Linux merges a free block with its buddy whenever both are free and of one order, and splits a block only to take a part
-//! of it. So the blocks on its lists follow from the set of free pages, zone by zone, and the set is all that is kept:
+//! Linux merges a free block with its buddy whenever both are free and have the same order, and splits a block only to take a
+//! part of it. So the blocks on its lists follow from the set of free pages, zone by zone, and only the set is kept:
 //!
 //! | event | its pages |
 //! |---|---|
 //! | `mm_page_alloc_zone_locked` | leave the lists |
-//! | `mm_page_pcpu_drain` | come back |
-//! | `mm_page_free` | come back, unless they go to a per-CPU list |
-//! | `mm_page_alloc_extfrag` | leave, on kernels that write it after the pages have left |
+//! | `mm_page_pcpu_drain` | enter the lists |
+//! | `mm_page_free` | enter the lists, unless they go to a per-CPU list |
+//! | `mm_page_alloc_extfrag` | leave the lists, on kernels that write it after the pages have left |
 //!
-//! A trace does not tell everything. What it leaves open is answered by the next event of the same page:
+//! Some facts are not in a trace. The next event of the same page then decides:
 //!
-//! - *Which pages were free when the trace began.* Those whose first event takes them from a list.
-//! - *Whether freed pages went to a per-CPU list or past it.* Blocks of an order that per-CPU lists do not hold go past them.
-//!   Others went past if the next event takes them from a free list. Memory that is handed over while the kernel boots comes
-//!   as a run of frees that are each page's first event: one of them tells for all.
-//! - *Whether `mm_page_alloc_extfrag` takes pages.* Linux 6.1 writes it before it takes some, by `mm_page_alloc_zone_locked`.
-//!   Linux 6.12 writes it after, and most of its pages leave without another event.
-//! - *Which of two events came first.* Two CPUs' events of one time stamp stand in any order. A page that one CPU frees and
-//!   another takes from a list was taken first; one that is taken and comes back from a per-CPU list came back first.
+//! - *Which pages were free when the trace began.* The pages whose first event takes them from a list.
+//! - *If freed pages went to a per-CPU list or to the free lists.* Blocks of an order that per-CPU lists do not hold go to the
+//!   free lists. Others did if the next event takes them from a free list. Memory that is handed over while the kernel boots
+//!   appears as a run of frees that are each page's first event: if the next event of one of these pages decides, it decides for
+//!   the whole run.
+//! - *If `mm_page_alloc_extfrag` takes pages.* Linux 6.1 writes it before it takes some, by `mm_page_alloc_zone_locked`. Linux
+//!   6.12 writes it after, and most of its pages leave without another event.
+//! - *Which of two events came first.* Events of two CPUs with the same time stamp may be in any order in the trace. A page that
+//!   one CPU frees and another takes from a list was taken first; a page that is taken from a list and drained from a per-CPU
+//!   list was drained first.
 //!
-//! Pages without an event are free or in use the whole time. How many of them are free, and in which blocks, the kernel's own
-//! table says at the moment `before`. Their place matters where a part of their block has events; [`FreePages::place`] finds it.
-//! What then remains between the table and the set is a constant, and is added to each later moment.
+//! Pages without an event are free or in use the whole time. The kernel's table at the moment `before` says how many of them are
+//! free, and in which blocks. Where such a block is in memory matters only if a part of it has events; [`FreePages::place`] finds
+//! its place. The difference that then remains between the table and the set is a constant, which is added to each later moment.
 //!
-//! Not told by any event, and so an error here: blocks of a reserve (`HighAtomic`, `CMA`, `Isolate`), which do not merge with
-//! others above the order of a pageblock.
+//! No event shows the blocks of a reserve (`HighAtomic`, `CMA`, `Isolate`), which do not merge with others above the order of a
+//! pageblock. They cause errors here.
 
 mod free_pages;
 mod steps;
@@ -42,19 +44,19 @@ use std::ops::Range;
 use steps::{Answers, Freed, Step, StepKind};
 use uslab_buddy::{MAX_ORDER, ZoneKind};
 
-/// The kernel's free pages at a moment, as its table has them and as the events tell.
+/// The kernel's free pages at a moment: from its table, and rebuilt from the events.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PagesAt {
     /// Free blocks by order, in the kernel.
     pub kernel: Vec<u64>,
     /// Free blocks by order, rebuilt from events.
     pub rebuilt: Vec<i64>,
-    /// Free blocks by order, in the design, on zones of the kernel's own sizes; `None` where zoneinfo does not tell these.
+    /// Free blocks by order, in the design, on zones of the kernel's sizes; `None` if zoneinfo does not have these.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub design: Option<Vec<u64>>,
-    /// The same, zone by zone.
+    /// The same numbers for each zone.
     pub zones: Vec<ZonePages>,
-    /// How far apart they are.
+    /// The difference between the two.
     pub error: PageError,
 }
 
@@ -72,23 +74,23 @@ pub struct ZonePages {
     pub design: Option<Vec<u64>>,
 }
 
-/// The differences of all zones and orders.
+/// The sum of the differences over all zones and orders.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PageError {
-    /// Pages in blocks that one has and the other has not.
+    /// Pages of the blocks that only one of the two has.
     pub pages: u64,
-    /// Of the kernel's free pages.
+    /// `pages` in percent of the kernel's free pages.
     pub percent: f64,
-    /// What the trace does not tell of the time since `before`; nothing where there is no difference.
+    /// Facts since `before` that the trace does not show; empty if there is no difference.
     pub causes: Vec<PageCause>,
 }
 
 /// A reason for a difference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct PageCause {
-    /// What happened.
+    /// The reason.
     pub cause: PageCauseKind,
-    /// To how many pages; of [lost events](PageCauseKind::LostEvents), how many were lost.
+    /// The number of pages concerned; for [lost events](PageCauseKind::LostEvents), the number of events.
     pub count: u64,
 }
 
@@ -98,17 +100,17 @@ pub struct PageCause {
 pub enum PageCauseKind {
     /// The trace lost events.
     LostEvents,
-    /// Pages were freed or handed out that were on a list: they had left it without an event. Compaction takes pages so.
+    /// Pages were freed or handed out that were on a list: they had left it without an event, as when compaction takes pages.
     LeftWithoutEvent,
-    /// Pages left a list that they were not on: they had come back without an event.
+    /// Pages left a list that they were not on: they had entered it without an event.
     CameWithoutEvent,
     /// Pages moved between the marks that enclose the reading of the table.
     MovedWhileRead,
-    /// Pages of memory were handed over, and no later event tells whether past the per-CPU lists.
+    /// Pages of memory were handed over, and no later event shows if they went to the free lists or to the per-CPU lists.
     HandedOver,
-    /// Pages were free at `before` in blocks whose place no event tells.
+    /// Pages were free at `before` in blocks whose place no event shows.
     PlaceUnknown,
-    /// None of these.
+    /// None of these reasons.
     Unknown,
 }
 
@@ -138,7 +140,7 @@ impl fmt::Display for PageCause {
     }
 }
 
-/// A row for each zone of each moment, and what the trace does not tell.
+/// Writes a row for each zone of each moment, and the reasons for differences.
 pub(super) fn show<'a>(
     f: &mut fmt::Formatter<'_>,
     moments: impl Iterator<Item = (&'a str, &'a PagesAt)> + Clone,
@@ -173,7 +175,7 @@ pub(super) fn show<'a>(
     Ok(())
 }
 
-/// Free blocks by order at each moment: the kernel's, the rebuilt ones, and those of each design.
+/// Writes the free blocks by order at each moment: the kernel's, the rebuilt ones, and each design's.
 pub(super) fn show_designs(f: &mut fmt::Formatter<'_>, all: &[(&str, &str, &PagesAt)]) -> fmt::Result {
     if all.iter().all(|(.., pages)| pages.design.is_none()) {
         return Ok(());
@@ -215,8 +217,8 @@ fn percent(part: u64, all: u64) -> f64 {
     if all == 0 { 0.0 } else { 100.0 * part as f64 / all as f64 }
 }
 
-/// Rebuilds the kernel's free lists at each moment after `before` that has a table. There are none where the trace has no
-/// `mm_page_alloc_zone_locked`, or no table of `before`.
+/// Rebuilds the kernel's free lists at each moment after `before` that has a table. The result is empty if the trace has no
+/// `mm_page_alloc_zone_locked`, or if there is no table of `before`.
 pub(super) fn rebuild(
     ops: &[Op],
     moves: &[PageMove],
@@ -252,7 +254,7 @@ pub(super) fn rebuild(
         if matches!(what, "begin" | "slabinfo done") {
             rebuilding.moved_at_slabinfo = rebuilding.moved;
         }
-        // The table is read before that mark. Where there is none, nearest to the first.
+        // The table is read before the mark `buddyinfo done`. In a trace without that mark, `begin` is the nearest one.
         let read = format!("SNAP {moment} buddyinfo done");
         let is_read = *text == read || what == "begin" && marks.iter().all(|(_, text)| *text != read);
         if !is_read {
@@ -268,21 +270,22 @@ pub(super) fn rebuild(
     moments
 }
 
-/// Events that happened and are not in the trace, as far as it says.
+/// Number of events that happened and are not in the trace, as far as the trace shows it.
 fn lost(counts: &Counts) -> u64 {
     let written = counts.header.map_or(0, |(_, written, _)| written);
     written.saturating_sub(counts.events + counts.not_understood).max(counts.lost)
 }
 
-/// A way through the events.
+/// The state while the events are read in order.
 struct Rebuilding {
     free: FreePages,
     zones: Vec<Zone>,
-    /// What the trace did not tell since `before`, in pages. What it did not tell earlier is in the zones' constants.
+    /// Facts since `before` that the trace did not show, in pages. Earlier ones are in the zones' constants.
     untold: BTreeMap<PageCauseKind, u64>,
-    /// Pages that a list gave and that were on none, with the event: maybe they come back at the same time.
+    /// Pages that were taken from a list without being on one, with the event: the event that puts them on the list may follow
+    /// with the same time.
     owed: FxHashMap<u64, Step>,
-    /// Pages that came to the lists or left them so far.
+    /// Number of pages that entered or left the lists so far.
     moved: u64,
     moved_at_slabinfo: u64,
 }
@@ -322,7 +325,7 @@ impl Rebuilding {
         *count = count.saturating_add_signed(pages);
     }
 
-    /// Takes the kernel's table of `before` in.
+    /// Uses the kernel's table of `before`.
     fn learn(&mut self) {
         self.untold.clear();
         for zone in &mut self.zones {
@@ -333,7 +336,7 @@ impl Rebuilding {
         }
     }
 
-    /// The lists beside a table; `None` before `before`.
+    /// The rebuilt lists, with those of a table; `None` earlier than `before`.
     fn at_moment(&self, rows: &[FreeBlocks]) -> Option<PagesAt> {
         let zone = |zone: &Zone| {
             let told = self.free.blocks(&zone.pages, zone.most());
@@ -369,7 +372,7 @@ impl Rebuilding {
 }
 
 impl PagesAt {
-    /// With the design's free blocks, of those zones that it has, too.
+    /// Adds the design's free blocks, for the zones that the design has.
     pub(super) fn beside(mut self, design: &[(ZoneKind, Vec<u64>)]) -> Self {
         for zone in &mut self.zones {
             let own = design.iter().find(|(kind, _)| kind_of(&zone.zone) == Some(*kind));
@@ -382,14 +385,14 @@ impl PagesAt {
 }
 
 impl ZonePages {
-    /// Pages in blocks that one has and the other has not.
+    /// Pages of the blocks that only one of the two has.
     fn error(&self) -> u64 {
         let pairs = self.kernel.iter().zip(&self.rebuilt).zip(0..);
         pairs.map(|((kernel, rebuilt), order)| rebuilt.abs_diff(*kernel as i64) << order).sum()
     }
 }
 
-/// All pages of blocks by order.
+/// Number of pages of blocks, given by order.
 fn pages_of(by_order: &[u64]) -> u64 {
     (0..).zip(by_order).map(|(order, count)| count << order).sum()
 }
@@ -408,9 +411,9 @@ fn sums<'a, T: Copy + Default + std::ops::AddAssign + 'a>(lists: impl Iterator<I
 struct Zone {
     name: String,
     pages: Range<u64>,
-    /// The kernel's blocks by order at `before`.
+    /// Blocks by order in the kernel's table of `before`.
     before: Vec<u64>,
-    /// What these have more than the events tell; `None` before `before`.
+    /// What must be added to the rebuilt blocks to get the kernel's; `None` earlier than `before`.
     constant: Option<Vec<i64>>,
 }
 
@@ -422,8 +425,9 @@ fn kind_of(zone: &str) -> Option<ZoneKind> {
     ZoneKind::ALL.into_iter().find(|kind| kind.name() == name)
 }
 
-/// The zones of the traced machine, by zoneinfo of the moment `before`: the pages that its page allocator has. What it had handed
-/// out by then, and no event tells of, is taken off the largest one. None where the tables do not tell, or tell of several nodes.
+/// The zones of the traced machine, by zoneinfo of the moment `before`: the pages that its page allocator manages. Pages that
+/// were handed out before that moment and appear in no event are subtracted from the largest zone. The result is empty if the
+/// tables do not have the numbers, or are of several nodes.
 pub(super) fn machine_zones(
     ops: &[Op],
     mark: impl Fn(MarkId) -> String,
@@ -453,14 +457,14 @@ pub(super) fn machine_zones(
     zones
 }
 
-/// The zones of a table; all memory as one where nothing tells how they lie.
+/// The zones of a table; without zoneinfo, all memory is one zone.
 fn zones(rows: &[FreeBlocks], spans: &[ZoneSpan]) -> Vec<Zone> {
     if spans.is_empty() {
         let before = sums(rows.iter().map(|row| &row.by_order));
         return vec![Zone { name: ALL_ZONES.to_owned(), pages: 0..u64::MAX, before, constant: None }];
     }
     let zone = |row: &FreeBlocks| {
-        // A zone that zoneinfo does not know has no pages that an event could tell of.
+        // A zone that zoneinfo does not have gets no pages, so no event concerns it.
         let span = spans.iter().find(|span| span.zone == row.zone);
         let pages = span.map_or(0..0, |span| span.start.0..span.start.0 + span.spanned);
         Zone { name: row.zone.clone(), pages, before: row.by_order.clone(), constant: None }
@@ -469,7 +473,7 @@ fn zones(rows: &[FreeBlocks], spans: &[ZoneSpan]) -> Vec<Zone> {
 }
 
 impl Zone {
-    /// Its blocks in a table.
+    /// The zone's blocks in a table, by order.
     fn of(&self, rows: &[FreeBlocks]) -> Vec<u64> {
         sums(
             rows.iter()
@@ -478,12 +482,12 @@ impl Zone {
         )
     }
 
-    /// The largest order, where merging ends.
+    /// The largest order, above which blocks do not merge.
     fn most(&self) -> u8 {
         self.before.len().saturating_sub(1).min(MAX_ORDER.into()) as u8
     }
 
-    /// Pages of blocks that the table and the events do not have both.
+    /// Pages of the blocks that only one of the table and the events has.
     fn without_place(&self) -> u64 {
         (0..).zip(self.constant.iter().flatten()).map(|(order, count)| count.unsigned_abs() << order).sum()
     }

@@ -1,4 +1,4 @@
-//! The page of a replay: one file that holds the engine as WebAssembly and the stream that it runs, and asks for nothing else.
+//! The page of a replay: one file with the engine as WebAssembly and the stream that it runs; it loads nothing else.
 
 use crate::web;
 use anyhow::{Context, bail, ensure};
@@ -10,12 +10,12 @@ use uslab_engine::{Engine, MOST_MEMORY, Machine, Shipping, Stream};
 
 /// Built from `sim/web` by `.ci/web --write`.
 const TEMPLATE: &str = include_str!("../../web/built/replay.html");
-/// The page of demos.
+/// The template of the page of demos.
 const FRONT: &str = include_str!("../../web/built/index.html");
 /// The engine, built by `.ci/page --write`.
 static ENGINE: &[u8] = include_bytes!("../../web/engine.wasm");
 
-/// The page, once the stream has run on the engine here. `command` is the command line that reads this stream.
+/// Makes the page, after the stream has run on the engine here. `command` is the command line that reads this stream.
 ///
 /// # Errors
 /// The stream needs more memory than a page's machine has, or breaks a conservation law.
@@ -37,15 +37,15 @@ pub fn page(stream: &Stream, command: &str) -> anyhow::Result<String> {
     Ok(web::page(TEMPLATE, &[("{engine}", &engine), ("{stream}", &stream), ("{command}", &command)]))
 }
 
-/// The page of demos, which needs no stream; `latency` is what the lab found out about that.
+/// Makes the page of demos, which needs no stream; `latency` is the output of `uslab-lab latency`.
 ///
 /// # Errors
-/// None in practice: the engine is packed in memory.
+/// Packing the engine in memory fails, which does not happen in practice.
 pub fn front(latency: &impl Serialize) -> anyhow::Result<String> {
     Ok(web::page(FRONT, &[("{engine}", &packed(ENGINE)?), ("{latency}", &web::json(latency)?)]))
 }
 
-/// Gzip, which browsers unpack, as base64.
+/// The bytes in gzip, which browsers can unpack, as base64.
 fn packed(bytes: &[u8]) -> anyhow::Result<String> {
     let mut to = GzEncoder::new(Vec::new(), Compression::best());
     to.write_all(bytes)?;

@@ -1,9 +1,9 @@
-//! How a run went, as rows of CSV: every cache, CPU and order of blocks at a hundred points.
+//! The course of a run as rows of CSV: every cache, CPU and order of blocks at a hundred points.
 
 use std::fmt::Write;
 use uslab_engine::{Design, Engine, EngineError};
 
-/// Points of a run, beside its end.
+/// Number of points of a run, not counting its end.
 const POINTS: u64 = 100;
 
 /// Rows of `operation,time_ns,design,kind,name,metric,value`.
@@ -24,7 +24,7 @@ impl Series {
         self.csv
     }
 
-    /// Runs an engine to an operation, and notes the points on the way.
+    /// Runs an engine up to an operation, and records the points on the way.
     pub(super) fn follow<D: Design>(
         &mut self,
         design: &str,
@@ -45,7 +45,7 @@ impl Series {
         let all: Vec<u32> = (0..engine.caches() as u32).collect();
         let view = engine.view(vec![], &all);
         let mut row = |kind: &str, name: &str, metric: &str, value: u64| {
-            // Names of caches come from a trace.
+            // Names of caches come from a trace and may contain any character.
             let name = name.replace([',', '"', '\n'], "_");
             let _ = writeln!(
                 self.csv,

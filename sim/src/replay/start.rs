@@ -1,8 +1,8 @@
-//! A kernel that another one's trace is to be carried over to: what a boot of it without the workload tells.
+//! Another kernel for a prediction from a trace: the facts from a boot of that kernel without the workload.
 //!
-//! Of that boot three things are used, and no count from after its moment `before`: the table `before.slabinfo` (which caches there
-//! are, how large their objects, how many slabs they have when nothing has happened yet), the links in `slab-attributes.tsv` (which
-//! caches share slabs), and from its trace which call site allocates from which cache.
+//! Three things of that boot are used: the table `before.slabinfo` (which caches there are, how large their objects are, how many
+//! slabs they have before the workload), the links in `slab-attributes.tsv` (which caches share slabs), and, from its trace,
+//! which call site allocates from which cache. No count of a moment after `before` is used.
 
 use super::ReplayError;
 use super::stream::kind;
@@ -14,22 +14,22 @@ use std::path::Path;
 use uslab::SlabInfo;
 use uslab_engine::stream::Kind;
 
-/// What a boot tells.
+/// The facts from the boot.
 #[derive(Debug)]
 pub(super) struct Start {
     before: SlabInfo,
     kernel: Kernel,
-    /// The cache that each alias stands for.
+    /// The cache that each alias leads to.
     aliases: FxHashMap<String, String>,
-    /// The cache that a call site allocates from, by the whole text of the site; `None` where it allocates from several.
+    /// The cache that a call site allocates from, by the whole text of the site; `None` if it allocates from several.
     sites: Sites,
-    /// The same by function, for another build of the kernel.
+    /// The same by function name, for a different build of the kernel.
     functions: Sites,
 }
 
 type Sites = FxHashMap<String, Option<String>>;
 
-/// A cache of a trace, as the other kernel has it.
+/// A cache of the trace, with the other kernel's name and size.
 #[derive(Debug)]
 pub(super) struct Renamed {
     pub(super) name: String,
@@ -37,7 +37,7 @@ pub(super) struct Renamed {
     pub(super) size: u32,
 }
 
-/// What a trace of a folder may be called.
+/// Names that the trace in a folder may have.
 const TRACES: [&str; 4] = ["trace.txt.zst", "trace.txt.xz", "trace.txt.gz", "trace.txt"];
 
 impl Start {
@@ -82,19 +82,19 @@ impl Start {
         }
     }
 
-    /// The other kernel's name of a cache, and the size of its objects.
+    /// The other kernel's name for a cache, and the size of its objects.
     fn cache(&self, name: &str) -> Option<(&str, u32)> {
         let row = self.before.get(name).or_else(|| self.before.get(self.aliases.get(name)?))?;
         Some((&row.name, row.object_size as u32))
     }
 
-    /// The cache that a call site of the trace would allocate from.
+    /// The cache that a call site of the trace would allocate from in the other kernel.
     fn of_site(&self, site: &str) -> Option<&str> {
         let known = self.sites.get(site).or_else(|| self.functions.get(function(site)));
         known?.as_deref()
     }
 
-    /// Has each operation in the cache that the other kernel has for it, and says which caches these are.
+    /// Moves each operation to the cache that the other kernel uses for it. Returns these caches.
     pub(super) fn rename(&self, ops: &mut [Op], resolver: &Resolver) -> Vec<Renamed> {
         let mut caches = Vec::new();
         let (mut numbers, mut defaults) = (FxHashMap::default(), Vec::new());
@@ -102,7 +102,7 @@ impl Start {
             let (name, size) = self.cache(&info.name).unwrap_or((&info.name, info.size));
             let first = *numbers.entry(name.to_owned()).or_insert(number);
             defaults.push(CacheId(first));
-            // One that is part of another there keeps its name, and has no operation.
+            // A cache that the other kernel merges into one seen before keeps its name, and gets no operations.
             let name = if first == number { name } else { &info.name };
             caches.push(Renamed { name: name.to_owned(), kind: kind(info.kind), size });
         }
@@ -137,12 +137,12 @@ impl Start {
         &self.kernel
     }
 
-    /// Its table at `before`.
+    /// The other kernel's table at `before`.
     pub(super) fn before(&self) -> &SlabInfo {
         &self.before
     }
 
-    /// Tables of a kernel that stays as it began, at the moments of the traced one's.
+    /// The other kernel's table in the place of all tables of the traced kernel, as if its caches never changed.
     pub(super) fn tables(&self, traced: &Tables) -> Tables {
         let mut tables = traced.clone();
         for snapshot in &mut tables.snapshots {
@@ -152,7 +152,8 @@ impl Start {
     }
 }
 
-/// The cache of each alias. Links lead to an identifier (`:A-0000128`), which slabinfo knows by the name of its first cache.
+/// The cache of each alias. Links lead to an identifier (`:A-0000128`); slabinfo has such a cache under the name of its first
+/// user.
 fn aliases(attributes: &Attributes, before: &SlabInfo) -> FxHashMap<String, String> {
     let links: Vec<_> = attributes.links().collect();
     let shown = links.iter().filter(|(name, _)| before.get(name).is_some());

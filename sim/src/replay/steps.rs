@@ -1,15 +1,17 @@
-//! What the script of a recording did, and when: its marks frame steps of many operations.
+//! The steps of a recording's script, and their times: the script's marks enclose steps of many operations.
 
 use super::traced::Traced;
 use crate::trace::{Op, OpKind, SiteId};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 
-/// When caches were shrunk: the operation after which it happened, and the cache's folder in `/sys/kernel/slab`; `None` for all.
+/// Finds when caches were shrunk: the operation after which it happened, with the cache's folder in `/sys/kernel/slab`, or `None`
+/// for all caches.
 ///
-/// A recording's script writes to the file `shrink` of one folder after the other, all of them twice, between two marks. Opening one
-/// allocates in `kernfs_fop_open`, and ends with a free of the path. If there are as many of these as the script opens files, the n-th
-/// is of the n-th folder. Else it is known only that all caches were shrunk at the second mark.
+/// A recording's script writes to the file `shrink` of one folder after the other, twice to each, between two marks. Opening such
+/// a file allocates in `kernfs_fop_open`, and ends with a free of the path. If there are as many of these allocations as files
+/// that the script opens, the n-th belongs to the n-th folder. Otherwise all that is known is that all caches were shrunk by the
+/// second mark.
 pub(super) fn shrinks(Traced { resolver, ops, tables }: Traced<'_>) -> FxHashMap<usize, Option<String>> {
     let mut moments = tables.snapshots.iter().filter(|moment| ["before", "end"].contains(&moment.moment));
     let (mut found, mut opens) = (FxHashMap::default(), None::<BTreeMap<SiteId, Vec<usize>>>);
@@ -30,7 +32,8 @@ pub(super) fn shrinks(Traced { resolver, ops, tables }: Traced<'_>) -> FxHashMap
                 "SHRINK end" => {
                     let sites = opens.take().unwrap_or_default();
                     let folders = moments.next().map_or(&[][..], |moment| &moment.folders);
-                    // One open allocates at two sites: both objects are there when the caller writes.
+                    // Opening one file allocates at two call sites. The later site is used: both objects then exist when the
+                    // script writes.
                     let of_all = sites.into_values().filter(|opens| opens.len() == 2 * folders.len());
                     match of_all.max_by_key(|opens| opens.first().copied()).filter(|opens| !opens.is_empty())
                     {
@@ -49,15 +52,16 @@ pub(super) fn shrinks(Traced { resolver, ops, tables }: Traced<'_>) -> FxHashMap
     found
 }
 
-/// The first free on the CPU of an operation after it, or itself if there is none.
+/// The first free on the operation's CPU after it, or the operation itself if there is none.
 fn next_free(ops: &[Op], from: usize) -> usize {
     let mut after = ops[from..].iter().zip(from..);
     let found = after.find(|(op, _)| op.cpu == ops[from].cpu && matches!(op.kind, OpKind::Free { .. }));
     found.map_or(from, |(_, at)| at)
 }
 
-/// When the kernel read its slabinfo: of each mark `SNAP MOMENT begin`, by its operation, the operation before the reading. The script
-/// opens files first. The reading begins with a buffer of `seq_read_iter`; if there is none before the next mark, it is the mark.
+/// Finds when the kernel read its slabinfo: for each mark `SNAP MOMENT begin`, by its operation, the operation before the
+/// reading. Between the two the script opens files. The reading begins with a buffer of `seq_read_iter`; if there is none before
+/// the next mark, the mark itself is used.
 pub(super) fn readings(Traced { resolver, ops, .. }: Traced<'_>) -> FxHashMap<usize, usize> {
     let mut found = FxHashMap::default();
     let (mut begun, mut names) = (None, FxHashMap::default());
@@ -105,12 +109,12 @@ mod tests {
             found
         };
         let name = |name: &str| Some(name.to_owned());
-        // Two folders, twice: each at the free that ends its opening.
+        // Two folders, twice: each shrink is at the free that ends the opening.
         let both = "name\tslabs\nnode\t1\n:A-0000512\t0\n";
         let expected =
             [(2, name("node")), (4, name(":A-0000512")), (6, name("node")), (8, name(":A-0000512"))];
         assert_eq!(of(4, both), expected);
-        // Another number of files: all caches, at the second mark.
+        // The number of files is not the expected one: all caches are shrunk at the second mark.
         assert_eq!(of(3, both), [(7, None)]);
         assert_eq!(of(0, "name\tslabs\n"), [(1, None)]);
     }

@@ -4,7 +4,7 @@ use super::traced::Traced;
 use crate::trace::{Op, Recording, Resolver, Source, Tables};
 use std::path::Path;
 
-/// A trace of a few lines, with texts of its folder.
+/// A trace of a few lines, with the text files of its folder.
 pub(super) struct Trace {
     resolver: Resolver,
     pub(super) ops: Vec<Op>,
@@ -12,8 +12,8 @@ pub(super) struct Trace {
 }
 
 impl Trace {
-    /// `lines` are CPU and event: `0 mark TEXT`, `0 alloc FUNCTION+OFFSET CACHE PTR`, `0 free CACHE PTR`, `0 page PFN`, `0 unpage PFN`. Each is a
-    /// second after the one before. Objects have 512 bytes.
+    /// Each line is a CPU and an event: `0 mark TEXT`, `0 alloc FUNCTION+OFFSET CACHE PTR`, `0 free CACHE PTR`, `0 page PFN`, `0
+    /// unpage PFN`. Each event is a second after the one before. Objects have 512 bytes.
     pub(super) fn new(lines: &[&str], texts: &[(&str, &str)]) -> Self {
         let line = |(second, line): (usize, &&str)| {
             let words: Vec<_> = line.split_whitespace().collect();
@@ -51,6 +51,6 @@ impl Trace {
     }
 }
 
-/// Of one cache `node`: eight objects of 512 bytes in a page.
+/// A slabinfo of one cache `node`: eight objects of 512 bytes in a page.
 pub(super) const SLABINFO: &str = "slabinfo - version: 2.1\n# name <active_objs> <num_objs> <objsize> <objperslab> <pagesperslab>\n\
                                    node 5 8 512 8 1 : tunables 0 0 0 : slabdata 1 1 0\n";

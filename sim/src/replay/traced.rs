@@ -1,8 +1,8 @@
-//! A trace as inferences read it.
+//! A trace in the form that inferences use.
 
 use crate::trace::{Op, Resolver, Tables};
 
-/// A trace, and the facts that its folder has.
+/// A trace, and the tables of its folder.
 #[derive(Clone, Copy)]
 pub(super) struct Traced<'t> {
     pub(super) resolver: &'t Resolver,
@@ -10,7 +10,8 @@ pub(super) struct Traced<'t> {
     pub(super) tables: &'t Tables,
 }
 
-/// The function of a call site: `__d_alloc` of `__d_alloc+0x2b/0x1d0`. What compilers and allocation profiling hang on is left out.
+/// The function of a call site: `__d_alloc` for `__d_alloc+0x2b/0x1d0`. Suffixes that compilers and allocation profiling add are
+/// left out.
 pub(super) fn function(site: &str) -> &str {
     let name = site.split(['+', '.']).next().unwrap_or_default();
     name.strip_suffix("_noprof").unwrap_or(name)

@@ -1,12 +1,12 @@
-//! Who allocates, and how long objects live.
+//! Call sites, and lifetimes of objects.
 //!
-//! The table of call sites is that of `perf kmem stat --caller`, number by number: a site's hits are its allocations that did
-//! not fail, its ping-pong their frees on another CPU, as far as the trace shows them, and fragmentation is the part of the
-//! bytes allocated that nobody asked for.
+//! The table of call sites has the numbers of `perf kmem stat --caller`: a site's hits are its allocations that did not fail; its
+//! ping-pong are frees of these objects on another CPU, as far as the trace shows them; fragmentation is the share of the
+//! allocated bytes that were not requested.
 //!
-//! A lifetime is the time from an object's allocation to its free, both seen in the trace. It is measured on the trace's
-//! clock, and in operations: the allocations and frees of objects that the trace shows, on all CPUs, from the first one
-//! after the allocation up to the free.
+//! A lifetime is the time from an object's allocation to its free, if both are in the trace. It is measured on the trace's clock,
+//! and in operations: the allocations and frees of objects in the trace, on all CPUs, from the first one after the allocation up
+//! to the free.
 
 use super::live::{Live, Names, Object, Slabs};
 use crate::output::{grouped, table, text};
@@ -16,18 +16,18 @@ use serde::Serialize;
 use std::cmp::Reverse;
 use std::fmt::{self, Write};
 
-/// Watches the operations of a trace go by.
+/// Collects the numbers while a trace's operations pass.
 #[derive(Debug, Default)]
 pub(crate) struct Watch {
     sites: FxHashMap<SiteId, Tally>,
-    /// By the object's address.
+    /// Live objects by address.
     live: FxHashMap<u64, Birth>,
-    /// By the cache's number in the trace.
+    /// Lifetimes by the cache's number in the trace.
     caches: Vec<Lives>,
-    /// Allocations and frees so far.
+    /// Number of allocations and frees so far.
     operations: u64,
     slabs: Slabs,
-    /// The times of the first operation with one, and of the last one.
+    /// The earliest and the latest time of an operation that has a time.
     times: Option<(u64, u64)>,
 }
 
@@ -41,7 +41,7 @@ struct Tally {
 
 impl Tally {
     fn fragmentation_percent(&self) -> f64 {
-        // An object has at least a byte.
+        // An object has at least one byte.
         100.0 * (self.bytes_alloc - self.bytes_req) as f64 / self.bytes_alloc.max(1) as f64
     }
 }
@@ -66,7 +66,7 @@ struct Lives {
     operations: Spread,
 }
 
-/// Numbers, of which parts are asked for: all of them, 8 bytes each.
+/// Numbers of which quantiles are needed. All are kept, in 8 bytes each.
 #[derive(Debug, Default)]
 struct Spread(Vec<u64>);
 
@@ -75,12 +75,12 @@ impl Spread {
         self.0.push(number);
     }
 
-    /// In units of `unit` numbers; `None` if there was no number.
+    /// The quantiles in units of `unit`; `None` if there are no numbers.
     fn quantiles(&self, unit: f64) -> Option<Quantiles> {
         let mut sorted = self.0.clone();
         sorted.sort_unstable();
         let last = sorted.len().checked_sub(1)?;
-        // The first number that so many in a hundred are not above.
+        // The smallest number such that `percent` in a hundred are not above it.
         let at =
             |percent: usize| sorted[(sorted.len() * percent).div_ceil(100).saturating_sub(1)] as f64 / unit;
         Some(Quantiles { p50: at(50), p90: at(90), p99: at(99), max: sorted[last] as f64 / unit })
@@ -88,7 +88,7 @@ impl Spread {
 }
 
 impl Watch {
-    /// An operation of the trace.
+    /// Adds an operation of the trace.
     pub(crate) fn see(&mut self, op: &Op) {
         if op.time_ns > 0 {
             let (first, last) = self.times.unwrap_or((op.time_ns, op.time_ns));
@@ -125,12 +125,12 @@ impl Watch {
                 lives.live -= 1;
                 lives.freed += 1;
                 lives.operations.add(operations);
-                // Before the clock runs, every time is 0. It may step back between CPUs.
+                // While the clock does not run, every time is 0. Between CPUs the clock may step back.
                 if birth.time_ns > 0 {
                     lives.nanoseconds.add(op.time_ns.saturating_sub(birth.time_ns));
                 }
             }
-            // It was freed at some time since its allocation.
+            // The object was freed at an unknown time after its allocation.
             OpKind::HiddenFree { cache, ptr, .. } => {
                 if self.live.remove(&ptr.0).is_some() {
                     let lives = self.lives(cache);
@@ -144,7 +144,7 @@ impl Watch {
         }
     }
 
-    /// What is live now.
+    /// The objects that are live now.
     fn still_live(&self, resolver: &Resolver) -> Live {
         let mut objects: Vec<_> = self
             .live
@@ -179,7 +179,7 @@ impl Watch {
         &mut self.caches[at]
     }
 
-    /// What was seen, with the names that `resolver` has.
+    /// The report of all operations so far, with names from `resolver`.
     pub(crate) fn report(&self, resolver: &Resolver) -> Callers {
         let mut sites: Vec<_> = self
             .sites
@@ -215,67 +215,67 @@ impl Watch {
 /// Call sites and lifetimes.
 #[derive(Debug, Serialize)]
 pub struct Callers {
-    /// Call sites, by the bytes that they allocated, the most first.
+    /// Call sites, the one that allocated the most bytes first.
     pub sites: Vec<CallSite>,
-    /// Lifetimes by cache, that with the most frees first.
+    /// Lifetimes by cache, the one with the most frees first.
     pub lifetimes: Vec<Lifetimes>,
-    /// What is live at the end.
+    /// The objects that are live at the end.
     pub live: Live,
 }
 
-/// What a call site allocated. As `perf kmem stat --caller` has it.
+/// The allocations of a call site, with the columns of `perf kmem stat --caller`.
 #[derive(Debug, Serialize)]
 pub struct CallSite {
-    /// `function+offset`, as the trace has it.
+    /// `function+offset`, as it is in the trace.
     pub call_site: String,
-    /// Bytes that its objects took.
+    /// Bytes of its objects.
     pub bytes_alloc: u64,
-    /// The same by hit, rounded down.
+    /// `bytes_alloc` divided by `hits`, rounded down.
     pub bytes_alloc_per_hit: u64,
-    /// Bytes that it asked for.
+    /// Bytes that it requested.
     pub bytes_req: u64,
-    /// The same by hit, rounded down.
+    /// `bytes_req` divided by `hits`, rounded down.
     pub bytes_req_per_hit: u64,
-    /// Allocations.
+    /// Number of allocations.
     pub hits: u64,
-    /// Frees of its objects on another CPU of the traced machine than the allocation.
+    /// Number of its objects that were freed on another CPU of the traced machine than they were allocated on.
     pub ping_pong: u64,
-    /// Bytes that it did not ask for, in percent of what its objects took.
+    /// Bytes that it did not request, in percent of the bytes of its objects.
     pub fragmentation_percent: f64,
 }
 
-/// How long the objects of a cache lived.
+/// The lifetimes of a cache's objects.
 #[derive(Debug, Serialize)]
 pub struct Lifetimes {
-    /// The cache.
+    /// Name of the cache.
     pub cache: String,
-    /// Objects allocated and freed in the trace: those that the lifetimes are of.
+    /// Number of objects allocated and freed in the trace: the lifetimes are of these.
     pub freed: u64,
-    /// Objects allocated in the trace and not freed: they live longer than anyone saw.
+    /// Number of objects allocated in the trace and not freed: their lifetimes are longer than the trace shows.
     pub live: u64,
-    /// Objects freed without an event: nobody knows when.
+    /// Number of objects freed without an event: the time is unknown.
     pub hidden_frees: u64,
-    /// On the trace's clock. `None` if nothing was freed, or only before the clock ran.
+    /// Lifetimes on the trace's clock. `None` if no object was freed, or only while the clock did not run.
     pub microseconds: Option<Quantiles>,
-    /// In allocations and frees of objects of all caches.
+    /// Lifetimes in allocations and frees of objects of all caches.
     pub operations: Option<Quantiles>,
 }
 
-/// Parts of a spread.
+/// Quantiles of a set of numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Quantiles {
-    /// Half of them are not larger.
+    /// Half of the numbers are not larger.
     pub p50: f64,
-    /// 9 of 10 are not larger.
+    /// 9 of 10 numbers are not larger.
     pub p90: f64,
-    /// 99 of 100 are not larger.
+    /// 99 of 100 numbers are not larger.
     pub p99: f64,
-    /// None is larger.
+    /// The largest number.
     pub max: f64,
 }
 
 impl Callers {
-    /// As text: `rows` call sites and as many caches.
+    /// The report as text, with `rows` call sites and as many caches.
     pub fn page(&self, rows: usize) -> String {
         let mut out = String::new();
         // Writing to a string cannot fail.
@@ -381,7 +381,7 @@ mod tests {
             free(0, 70, 2),
             alloc(0, 80, "a+0x1/0x9", 4, [64, 64]),
             alloc(0, 90, "a+0x1/0x9", 4, [8, 64]), // its free had no event
-            free(1, 95, 5),                        // from before the trace: nobody's
+            free(1, 95, 5),                        // allocated before the trace: belongs to no site
         ]
         .concat();
         let callers = watched(&text);
@@ -406,7 +406,7 @@ mod tests {
         assert_eq!(sites, expected);
         let [small, large] = &callers.lifetimes[..] else { panic!("{:?}", callers.lifetimes) };
         assert_eq!((&small.cache[..], small.freed, small.live, small.hidden_frees), ("kmalloc-64", 2, 1, 1));
-        // 20 us and 3 operations, 50 us and 3.
+        // Lifetimes of 20 us with 3 operations, and of 50 us with 3.
         let micros = small.microseconds.unwrap();
         assert!((micros.p50 - 20.0).abs() <= 0.2 && micros.p99 == 50.0 && micros.max == 50.0, "{micros:?}");
         assert_eq!(small.operations, Some(Quantiles { p50: 3.0, p90: 3.0, p99: 3.0, max: 3.0 }));
@@ -416,14 +416,16 @@ mod tests {
         for part in ["Call sites (1 of 2", "a+0x1/0x9", "35.547", "Lifetimes (1 of 2", "kmalloc-64"] {
             assert!(page.contains(part), "expected {part:?} in {page}");
         }
-        // It has the most live bytes, of its command, too, and is not among the rows of call sites.
+        // The site has the most live bytes, and so has its command: two lines of the page. It is not among the rows of call
+        // sites.
         assert_eq!(page.matches("a+0x2/0x9").count(), 2, "{page}");
         let live: Vec<_> =
             callers.live.sites.iter().map(|s| (&s.call_site[..], s.objects, s.bytes)).collect();
         assert_eq!(live, [("a+0x2/0x9", 1, 128), ("a+0x1/0x9", 1, 64)]);
     }
 
-    /// Slabs of 4 KiB; one site frees nothing, one all, one is at work at the end, and one made all at the beginning.
+    /// Slabs of 4 KiB. One site frees nothing, one frees everything, one works only at the end, and one allocated everything at
+    /// the beginning.
     #[test]
     fn what_leaks_is_named_by_its_call_site() {
         let page = |n: u64| 0xffff_8880_0100_0000 + (n << 12);
@@ -437,7 +439,7 @@ mod tests {
         for step in 0..40 {
             let at = 10 + step * 1000;
             if step == 0 {
-                // A new slab, and then its first object: that tells where pages are mapped.
+                // The pages of a new slab, and then its first object, so that the direct map is found.
                 for n in 0..4 {
                     text += &slab(2 * n, n);
                     text += &alloc(0, 2 * n + 1, "first+0x1/0x9", page(n) + 63 * 64, [64, 64]);
@@ -479,7 +481,7 @@ mod tests {
         let early = alloc(0, 0, "a", 1, [8, 8]).replace("1.000000", "0.000000");
         let callers = watched(&(early + &free(0, 5, 1)));
         assert_eq!((callers.lifetimes[0].freed, callers.lifetimes[0].microseconds), (1, None));
-        // They are put in order: the free is of an object from before the trace.
+        // The events are sorted by time, so the free is of an object from before the trace.
         let callers = watched(&(alloc(0, 9, "a", 1, [8, 8]) + &free(1, 5, 1)));
         assert_eq!((callers.lifetimes[0].freed, callers.lifetimes[0].live), (0, 1));
     }

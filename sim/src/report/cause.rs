@@ -1,27 +1,29 @@
-//! Why the objects of a cache changed otherwise here than in the kernel: its true cause, from what the trace shows.
+//! The reasons why the objects of a cache changed differently here than in the kernel, found from the trace.
 
 use super::KernelRow;
 use crate::output::{grouped, signed};
 use serde::Serialize;
 
-/// Why the kernel's change of a cache's active objects is not ours.
+/// A reason why the kernel's change of a cache's active objects differs from ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Cause {
-    /// The kernel freed objects without an event (`kfree_rcu`, bulk frees). The trace shows such a free only when the
-    /// address is handed out again or its page given back; until then the object is in use here.
+    /// The kernel freed objects without an event (`kfree_rcu`, bulk frees). The trace shows such a free only when the address is
+    /// handed out again or its page is given back; until then the object counts as in use here.
     FreedWithoutEvent,
-    /// The kernel allocated objects without an event (`kmem_cache_alloc_bulk`). The trace shows such an allocation only
-    /// by its free; those that are still in use are not known here.
+    /// The kernel allocated objects without an event (`kmem_cache_alloc_bulk`). The trace shows such an allocation only by its
+    /// free; objects that are still in use are unknown here.
     AllocatedWithoutEvent,
-    /// The kernel counts every object of a slab that a CPU holds as active, free or not: at most a slab a CPU.
+    /// The kernel counts every object of a slab that a CPU holds as active, whether it is free or not: at most the objects of one
+    /// slab for each CPU.
     CpuSlabs,
-    /// None of these.
+    /// None of these reasons.
     Unknown,
 }
 
 impl Cause {
-    /// Why `row` differs; `None` if it does not. A slab of the cache has `per_slab` objects, the traced machine `cpus` CPUs.
+    /// Why `row` differs; `None` if it does not. `per_slab` is the number of objects in a slab of the cache, `cpus` that of the
+    /// traced machine's CPUs.
     pub(crate) fn of(row: &KernelRow, per_slab: u64, cpus: u64) -> Option<Self> {
         let difference = row.objects[1] - row.objects[0];
         match difference {

@@ -1,8 +1,9 @@
-//! The objects that are live when a trace ends: by call site, to find leaks, and by slab, to find the objects that pin partial slabs.
+//! The objects that are live when a trace ends: by call site, to find leaks, and by slab, to find the objects that keep partial
+//! slabs.
 //!
-//! An object counts if its allocation is in the trace and its free is not. A site that leaks has live objects of all parts of the trace; one
-//! that fills a cache has them of its beginning; one that is busy, of its end. A slab is known if its pages were allocated in the trace, and
-//! if addresses tell pages.
+//! An object counts if its allocation is in the trace and its free is not. A site that leaks has live objects from all parts of
+//! the trace; a site that fills a cache has live objects from the beginning; a site that is busy has some from the end. A slab is
+//! known if its pages were allocated in the trace, and if the addresses of objects show their pages.
 
 use crate::output::{grouped, size, table, text};
 use crate::trace::{Pfn, Ptr};
@@ -11,7 +12,7 @@ use serde::Serialize;
 use std::cmp::Reverse;
 use std::fmt::{self, Write};
 
-/// The trace's time is divided into so many parts.
+/// Number of equal parts of the trace's time.
 const PARTS: usize = 4;
 
 /// An object that is live at the end.
@@ -25,10 +26,10 @@ pub(crate) struct Object {
     pub(crate) time_ns: u64,
 }
 
-/// The pages that are slabs at the end.
+/// The pages that belong to slabs at the end.
 #[derive(Debug, Default)]
 pub(crate) struct Slabs {
-    /// By each page of a slab: its first page, and its order.
+    /// For each page of a slab: the slab's first page, and its order.
     pages: FxHashMap<u64, (u64, u8)>,
 }
 
@@ -46,66 +47,67 @@ impl Slabs {
     }
 }
 
-/// What is live at the end of a trace.
+/// The objects that are live at the end of a trace.
 #[derive(Debug, Serialize)]
 pub struct Live {
-    /// Objects.
+    /// Number of objects.
     pub objects: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// By call site, the most bytes first.
+    /// Call sites, the one with the most bytes first.
     pub sites: Vec<LiveSite>,
-    /// By command, the most bytes first; an interrupt counts as the command that it interrupted. Without those that the trace does not name.
+    /// Commands, the one with the most bytes first. Objects allocated in an interrupt belong to the command that it interrupted.
+    /// Objects without a command in the trace are left out.
     pub commands: Vec<LiveCommand>,
-    /// Slabs that are not full, by cache, the most bytes of holes first.
+    /// Caches with slabs that are not full, the one with the most bytes of holes first.
     pub pinned: Vec<Pinned>,
 }
 
-/// What a call site allocated and nothing freed.
+/// The live objects of a call site.
 #[derive(Debug, Serialize)]
 pub struct LiveSite {
-    /// `function+offset`, as the trace has it.
+    /// `function+offset`, as it is in the trace.
     pub call_site: String,
-    /// The cache of most of its live objects.
+    /// The cache that has most of the site's live objects.
     pub cache: String,
-    /// Objects.
+    /// Number of live objects.
     pub objects: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Of all its allocations in the trace.
+    /// Number of all allocations of the site in the trace.
     pub allocations: u64,
-    /// Live objects by the quarter of the trace that they were allocated in.
+    /// Live objects by the quarter of the trace in which they were allocated.
     pub by_quarter: [u64; PARTS],
     /// Age of its oldest live object, in seconds of the trace's clock.
     pub oldest_seconds: f64,
-    /// What that looks like.
+    /// A guess at the reason.
     pub looks_like: Looks,
 }
 
-/// What a command allocated and nothing freed.
+/// The live objects of a command.
 #[derive(Debug, Serialize)]
 pub struct LiveCommand {
-    /// The command.
+    /// Name of the command.
     pub command: String,
-    /// Objects.
+    /// Number of live objects.
     pub objects: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// The call site of the most bytes.
+    /// The call site with the most bytes.
     pub call_site: String,
 }
 
-/// How the live objects of a site came about.
+/// A guess at the reason for a site's live objects, from their ages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Looks {
-    /// More in each quarter, and none of them are freed: a leak, or a cache that grows.
+    /// More in each quarter, and none is freed: a leak, or a cache that grows.
     Growing,
-    /// Nearly all of the first quarter: made once.
+    /// Nearly all from the first quarter: allocated once.
     Settled,
-    /// Nearly all of the last quarter: they may be freed soon.
+    /// Nearly all from the last quarter: they may be freed soon.
     Recent,
-    /// None of these.
+    /// None of these patterns.
     Mixed,
 }
 
@@ -114,7 +116,7 @@ impl Looks {
         let live: u64 = by_quarter.iter().sum();
         let most = |part: u64| part * 10 >= live * 9;
         let [first, .., last] = by_quarter;
-        // What leaks leaves a tenth of its share in each quarter at least, and is a part of what its site allocates that counts.
+        // A leak leaves at least a tenth of an even share in each quarter, and at least a twentieth of the site's allocations.
         let spread = by_quarter.iter().all(|part| part * 10 * PARTS as u64 >= live);
         if live >= 2 * PARTS as u64 && spread && live * 20 >= allocations {
             Self::Growing
@@ -137,24 +139,24 @@ impl Looks {
     }
 }
 
-/// The slabs of a cache that have holes.
+/// The slabs of a cache that have free objects.
 #[derive(Debug, Serialize)]
 pub struct Pinned {
-    /// The cache.
+    /// Name of the cache.
     pub cache: String,
-    /// Slabs that were allocated in the trace, have holes, and have live objects of the trace.
+    /// Number of slabs that were allocated in the trace, have holes, and have live objects of the trace.
     pub slabs: u64,
     /// Bytes of their holes.
     pub holes: u64,
-    /// Slabs that one object keeps.
+    /// Number of slabs that a single object keeps.
     pub by_one: u64,
-    /// Half of these slabs have no live object that is younger, in seconds.
+    /// The median over these slabs of the age of the youngest live object, in seconds.
     pub youngest_seconds: f64,
-    /// The call site of the most objects in slabs that hold a quarter of their objects at most.
+    /// The call site with the most objects in slabs of which at most a quarter is in use.
     pub site: Option<String>,
 }
 
-/// Names and counts that a [`Live`] is made with.
+/// Functions for the names and counts of a [`Live`].
 pub(crate) struct Names<'n> {
     pub(crate) site: &'n dyn Fn(u32) -> String,
     pub(crate) allocations: &'n dyn Fn(u32) -> u64,

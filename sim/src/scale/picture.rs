@@ -3,16 +3,17 @@
 use super::{Curve, ScaleReport};
 use std::fmt::Write as _;
 
-/// Colours that people tell apart, whatever they see, on light and dark grounds (Okabe and Ito, "Color Universal Design", 2008).
+/// Colours that can be told apart with any colour vision, on light and dark grounds (Okabe and Ito, "Color Universal Design",
+/// 2008).
 const COLOURS: [&str; 6] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"];
-/// All in pixels: of the curves, and of a line of text.
+/// All in pixels: the edges of the curves, and the height of a line of text.
 const LEFT: f64 = 70.0;
 const RIGHT: f64 = 640.0;
 const TOP: f64 = 50.0;
 const BOTTOM: f64 = 390.0;
 const LINE: f64 = 20.0;
 
-/// What is said of the magazine layer: the dotted line.
+/// The legend of the dotted line: a claim about the magazine layer.
 const LINEAR: [&str; 2] = [
     "Dotted: “linear scaling to any number of CPUs”, which the abstract of Bonwick and Adams, “Magazines and Vmem”",
     "(USENIX, 2001), says of the magazine layer; drawn from the first point of magazines01.",
@@ -27,7 +28,7 @@ struct Axis {
 }
 
 impl Axis {
-    /// Of these values, from one pixel to another.
+    /// The axis for these values, drawn from one pixel to another.
     fn of(values: impl Iterator<Item = f64> + Clone, from: f64, to: f64) -> Self {
         let (low, high) = (values.clone().fold(f64::MAX, f64::min), values.fold(0.0, f64::max));
         Self { low, high: if high > low { high } else { low * 2.0 }, from, to }
@@ -35,7 +36,7 @@ impl Axis {
     fn at(&self, value: f64) -> f64 {
         self.from + (self.to - self.from) * (value / self.low).ln() / (self.high / self.low).ln()
     }
-    /// Values of these that lie on it, all or every second, third or so, until there are few.
+    /// The given values that are on the axis: all of them, or every second, third and so on, so that there are at most eleven.
     fn marks(&self, values: &[f64]) -> Vec<f64> {
         let on = |value: &&f64| (self.low * 0.999..=self.high * 1.001).contains(*value);
         let all: Vec<f64> = values.iter().filter(on).copied().collect();
@@ -51,7 +52,7 @@ impl Curve {
 }
 
 impl ScaleReport {
-    /// The curves as an SVG picture, with a text that says the same.
+    /// The curves as an SVG picture, with a text alternative.
     pub fn svg(&self) -> String {
         let points = || self.curves.iter().flat_map(Curve::throughput);
         let x = Axis::of(points().map(|(cpus, _)| cpus), LEFT, RIGHT);
@@ -68,7 +69,7 @@ impl ScaleReport {
         let validated = f64::from(self.profile.validated_cpus).min(x.high);
         let mut caption = vec!["All of it is simulated only.".to_owned()];
         if validated >= x.low {
-            // Half of the way to the next doubling: the last count is in it.
+            // The validated part ends halfway (on the logarithmic axis) to the next doubling, so that the last count is inside.
             let right = x.at((validated * std::f64::consts::SQRT_2).min(x.high));
             let (width, height) = (right - LEFT, BOTTOM - TOP);
             let _ = writeln!(

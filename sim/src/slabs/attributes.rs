@@ -1,54 +1,54 @@
-//! What `/sys/kernel/slab` says of each cache: the folder itself, a copy of it, or a table of its files.
+//! The files of `/sys/kernel/slab` for each cache: the folder itself, a copy of it, or a table of its files.
 
 use anyhow::{Context, bail};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-/// The attributes of a cache. A kernel has some of them only.
+/// The attributes of a cache. Each kernel has only some of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Attributes {
     /// Bytes of an object.
     pub object_size: Option<u64>,
-    /// Bytes from one object to the next.
+    /// Distance from one object to the next, in bytes.
     pub slab_size: Option<u64>,
-    /// Objects of a slab of the usual order.
+    /// Objects in a slab of the usual order.
     pub objs_per_slab: Option<u64>,
     /// The usual order.
     pub order: Option<u64>,
     /// Alignment in bytes.
     pub align: Option<u64>,
-    /// Slabs with free objects that a node keeps although they are empty, at most.
+    /// A node keeps an empty slab only while it has fewer partial slabs than this.
     pub min_partial: Option<u64>,
-    /// Free objects in the partial slabs of a CPU, at most; 0 since 7.0.
+    /// The most free objects in the partial slabs of a CPU; 0 since 7.0.
     pub cpu_partial: Option<u64>,
-    /// Objects that a sheaf holds; 0 without sheaves.
+    /// Objects in a full sheaf; 0 without sheaves.
     pub sheaf_capacity: Option<u64>,
-    /// Slabs.
+    /// Number of slabs.
     pub slabs: Option<u64>,
-    /// Objects in all slabs.
+    /// Number of objects in all slabs.
     pub total_objects: Option<u64>,
-    /// Objects that are not free in the partial slabs of nodes.
+    /// Number of objects that are not free objects of a node's partial slabs: free objects in slabs of CPUs count as used.
     pub objects: Option<u64>,
-    /// Slabs on the partial lists of nodes.
+    /// Number of slabs on the partial lists of nodes.
     pub partial: Option<u64>,
-    /// Objects in use in these.
+    /// Number of objects in use in the slabs of `partial`.
     pub objects_partial: Option<u64>,
-    /// Slabs of CPUs that have one to allocate from, and these CPUs' partial slabs.
+    /// Number of slabs of the CPUs that have one to allocate from, with these CPUs' partial slabs.
     pub cpu_slabs: Option<u64>,
-    /// Partial slabs of all CPUs.
+    /// Number of partial slabs of all CPUs.
     pub slabs_cpu_partial: Option<u64>,
-    /// Nodes that have slabs of the cache.
+    /// Number of nodes that have slabs of the cache.
     pub nodes: u64,
-    /// Memory of the cache is reclaimable.
+    /// 1 if the memory of the cache is reclaimable.
     pub reclaim_account: Option<u64>,
-    /// Objects of freed slabs stay readable for a grace period.
+    /// 1 if objects of freed slabs stay readable for a grace period.
     pub destroy_by_rcu: Option<u64>,
-    /// The cache has a constructor.
+    /// `true` if the cache has a constructor.
     pub ctor: bool,
 }
 
-/// The files that are read, in the order of [`Attributes::set`].
+/// The names of the files that are read, in the order of [`Attributes::set`].
 const NAMES: [&str; 18] = [
     "object_size",
     "slab_size",
@@ -70,13 +70,13 @@ const NAMES: [&str; 18] = [
     "ctor",
 ];
 
-/// A number that no count exceeds.
+/// An upper limit for counts.
 const MOST: u64 = 1 << 40;
-/// And one that no size, capacity or limit of a cache exceeds.
+/// An upper limit for sizes, capacities and limits of a cache.
 const MOST_OF_CACHE: u64 = 1 << 26;
 
 impl Attributes {
-    /// Takes one attribute over. A kernel that lacks it has an empty text, `-` or `NA`.
+    /// Sets one attribute from its text. For an attribute that a kernel lacks the text is empty, `-` or `NA`.
     fn set(&mut self, name: &str, text: &str) -> anyhow::Result<()> {
         let text = text.trim();
         let first = text.split_whitespace().next().unwrap_or_default();
@@ -103,7 +103,7 @@ impl Attributes {
             "objects_partial" => &mut self.objects_partial,
             "cpu_slabs" => &mut self.cpu_slabs,
             "slabs_cpu_partial" => {
-                // `90(6) C0=30(2) C1=60(4)`: free objects as the kernel estimates them, and slabs.
+                // `90(6) C0=30(2) C1=60(4)`: the kernel's estimate of free objects, and in brackets the number of slabs.
                 let slabs = first.split_once('(').and_then(|(_, rest)| rest.strip_suffix(')'));
                 self.slabs_cpu_partial =
                     slabs.and_then(|slabs| slabs.parse().ok()).filter(|slabs| *slabs <= MOST);
@@ -134,7 +134,7 @@ impl Attributes {
         Ok(())
     }
 
-    /// Takes over what another table counts.
+    /// Takes over the counts of another table.
     fn count_as(&mut self, other: Self) {
         let Self {
             slabs,
@@ -160,17 +160,17 @@ impl Attributes {
     }
 }
 
-/// The value for an attribute that a kernel lacks.
+/// Returns `true` for the texts that stand for a missing attribute.
 fn is_absent(text: &str) -> bool {
     matches!(text, "" | "-" | "NA")
 }
 
-/// The attributes of all caches, by name, and which names share one.
+/// The attributes of all caches by name, and the names that share a cache.
 #[derive(Clone, Debug, Default)]
 pub struct Catalog {
-    /// By the name of the cache's folder.
+    /// The attributes, by the name of the cache's folder.
     pub caches: BTreeMap<String, Attributes>,
-    /// Other names, each with the folder that it is a link to.
+    /// Links: for each name, the folder that it leads to.
     pub links: BTreeMap<String, String>,
 }
 
@@ -181,7 +181,7 @@ impl Catalog {
         self.caches.get_key_value(folder).map(|(folder, attributes)| (&**folder, attributes))
     }
 
-    /// The names that share a cache, apart from its folder's own.
+    /// The other names of a cache, given its folder.
     pub fn names_of(&self, folder: &str) -> impl Iterator<Item = &str> {
         self.links.iter().filter(move |(_, to)| *to == folder).map(|(name, _)| &**name)
     }
@@ -190,7 +190,7 @@ impl Catalog {
     ///
     /// # Errors
     ///
-    /// The folder, or a file in it that is there, cannot be read.
+    /// The folder, or an existing file in it, cannot be read.
     pub fn of_folder(folder: &Path) -> anyhow::Result<Self> {
         let mut catalog = Self::default();
         let entries = fs::read_dir(folder).with_context(|| folder.display().to_string())?;
@@ -223,11 +223,11 @@ impl Catalog {
         Ok(catalog)
     }
 
-    /// Reads a table of the files: a line a cache, with tabs between the columns, whose names the first line has.
+    /// Reads a table of the files: one line for each cache, columns separated by tabs, with their names in the first line.
     ///
     /// # Errors
     ///
-    /// The first line does not have a column `name`, or a line has another number of columns.
+    /// The first line has no column `name`, or a line has a different number of columns.
     pub fn of_table(text: &str) -> anyhow::Result<Self> {
         let mut lines = (1_u64..).zip(text.lines());
         let header: Vec<&str> = lines.next().map_or("", |(_, line)| line).split('\t').collect();
@@ -243,7 +243,7 @@ impl Catalog {
         let mut catalog = Self::default();
         for (number, line) in lines.filter(|(_, line)| !line.is_empty()) {
             let fields: Vec<&str> = line.split('\t').collect();
-            // What is empty at the end of a line is often cut off.
+            // Empty columns at the end of a line are often cut off.
             if fields.len() > header.len() || fields.len() < 2 {
                 bail!("line {number}: expected {} columns, found {}", header.len(), fields.len());
             }
@@ -264,7 +264,7 @@ impl Catalog {
         Ok(catalog)
     }
 
-    /// Forgets what is counted: it is of another moment.
+    /// Removes the counts: they are of another moment than the table that needs the other attributes.
     pub fn without_counts(mut self) -> Self {
         for attributes in self.caches.values_mut() {
             attributes.count_as(Attributes::default());
@@ -272,7 +272,7 @@ impl Catalog {
         self
     }
 
-    /// Takes what is counted from another table.
+    /// Takes the counts of another table.
     pub fn counted_by(mut self, other: Self) -> Self {
         for (name, counts) in other.caches {
             self.caches.entry(name).or_default().count_as(counts);

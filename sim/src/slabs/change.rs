@@ -7,37 +7,37 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// How one moment differs from an earlier one.
+/// The difference between a moment and an earlier one.
 #[derive(Clone, Debug, Serialize)]
 pub struct Change {
-    /// The earlier one.
+    /// Name of the earlier moment.
     pub from: String,
-    /// The later one.
+    /// Name of the later moment.
     pub to: String,
-    /// Bytes of all slabs.
+    /// Change of the bytes of all slabs.
     pub bytes: i64,
-    /// Bytes of objects in use.
+    /// Change of the bytes of objects in use.
     pub in_use: i64,
-    /// Bytes of holes.
+    /// Change of the bytes of holes.
     pub holes: i64,
     /// The caches that differ, the largest difference first.
     pub caches: Vec<CacheChange>,
 }
 
-/// How a cache changed.
+/// The change of a cache.
 #[derive(Clone, Debug, Serialize)]
 pub struct CacheChange {
-    /// Its name.
+    /// Name of the cache.
     pub name: String,
-    /// Slabs.
+    /// Change of the number of slabs.
     pub slabs: i64,
-    /// Their bytes.
+    /// Change of the slabs' bytes.
     pub bytes: i64,
-    /// Objects in use.
+    /// Change of the number of objects in use.
     pub objects: i64,
-    /// Bytes of holes.
+    /// Change of the bytes of holes.
     pub holes: i64,
-    /// The cache is only in the later or only in the earlier one.
+    /// Names the moment if only one of the two has the cache.
     pub only: Option<&'static str>,
 }
 
@@ -46,7 +46,7 @@ fn minus(later: u64, earlier: u64) -> i64 {
 }
 
 impl Change {
-    /// What is different in `later`.
+    /// Computes the change from `earlier` to `later`.
     pub fn new(earlier: &Report, later: &Report) -> Self {
         let before: BTreeMap<_, _> = earlier.caches.iter().map(|row| (&row.name, row)).collect();
         let after: BTreeMap<_, _> = later.caches.iter().map(|row| (&row.name, row)).collect();
@@ -84,7 +84,7 @@ impl Change {
         }
     }
 
-    /// The comparison as text, with `rows` caches.
+    /// The change as text, with at most `rows` caches.
     pub fn text(&self, rows: usize) -> String {
         let mut text = format!(
             "From {} to {}: slabs {}, objects in use {}, holes {}.\n",
@@ -136,7 +136,7 @@ impl CacheChange {
     }
 }
 
-/// A size with its sign.
+/// A number of bytes with its sign.
 pub(super) fn difference(bytes: i64) -> String {
     let sign = if bytes < 0 { "-" } else { "+" };
     format!("{sign}{}", size(bytes.unsigned_abs()))

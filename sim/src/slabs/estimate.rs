@@ -1,30 +1,32 @@
-//! What the tables imply: how many slabs are empty, what CPUs hold, how slabs would be laid out otherwise.
+//! Estimates from the kernel's tables: how many slabs are empty, how many objects CPUs hold, and how other settings would lay out
+//! the slabs.
 //!
-//! A shrink takes what CPUs hold back to the slabs and frees the slabs that are empty then. No table counts these. What bounds them:
+//! A shrink moves the objects that CPUs hold back to the slabs and frees the slabs that are empty then. No table counts these.
+//! The bounds are:
 //!
-//! - *Empty slabs of a node*: one is kept only while the node has fewer than `min_partial` slabs with free objects, so there are never
-//!   more than that; nor more than the free objects fill, nor than partial slabs there are. At least as many are empty as partial slabs
-//!   exceed the objects in use in them.
+//! - *Empty slabs of a node*: an empty slab is kept only while the node has fewer than `min_partial` slabs with free objects, so
+//!   there are never more than that; nor more than the free objects fill, nor more than there are partial slabs. If there are
+//!   more partial slabs than objects in use in them, at least the difference is empty.
 //! - *Slabs of CPUs* (up to 6.17): each may be empty.
-//! - *Sheaves* (since 6.18 for two caches, since 7.0 for all): their objects count as in use. Each slab that falls empty takes one of them
-//!   at least, and all of its objects must be free or in sheaves.
+//! - *Sheaves* (since 6.18 for two caches, since 7.0 for all): their objects count as in use. For each slab that becomes empty at
+//!   least one of its objects must be in a sheaf, and all of its objects must be free or in sheaves.
 
 use super::source::{Cache, Snapshot};
 use serde::Serialize;
 use uslab::{Geometry, OrderRule};
 
-/// Full sheaves that a node keeps.
+/// The most full sheaves that a node keeps.
 const BARN: u64 = 10;
-/// Bytes of a sheaf without its pointers.
+/// Bytes of a sheaf without its pointers to objects.
 const SHEAF: u64 = 32;
 const WORD: u64 = 8;
 
-/// A number that is not known, between two that are.
+/// Bounds of a number that is not known exactly.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Bounds {
-    /// At least.
+    /// The number is not smaller.
     pub least: u64,
-    /// At most.
+    /// The number is not larger.
     pub most: u64,
 }
 
@@ -35,25 +37,25 @@ impl std::ops::AddAssign for Bounds {
     }
 }
 
-/// The machine, as far as estimates depend on it.
+/// The facts about the machine that estimates depend on.
 #[derive(Clone, Debug)]
 pub struct Machine {
-    /// CPUs, at most.
+    /// The most CPUs that it can have.
     pub cpus: u64,
-    /// The number of CPUs was not in the tables.
+    /// `true` if the number of CPUs was not in the tables.
     pub cpus_guessed: bool,
-    /// Nodes.
+    /// Number of nodes.
     pub nodes: u64,
-    /// Bytes of a page.
+    /// Page size in bytes.
     pub page_size: u64,
     /// Version of the kernel.
     pub version: Option<(u32, u32)>,
-    /// The old allocator SLAB.
+    /// `true` for the old allocator SLAB.
     pub is_slab: bool,
 }
 
 impl Machine {
-    /// The machine of a snapshot; `cpus` is what the user says.
+    /// The machine of a snapshot; `cpus` is the user's number of CPUs, if given.
     pub fn of(snapshot: &Snapshot, cpus: Option<u32>) -> Self {
         let known = cpus.or(snapshot.cpus);
         let version = snapshot.kernel.as_deref().and_then(|release| {
@@ -70,14 +72,14 @@ impl Machine {
         }
     }
 
-    /// Linux's rule for orders, if it is the rule of this machine.
+    /// Linux's rule for orders, if this machine uses it.
     pub fn rule(&self) -> Option<OrderRule> {
         let known = !self.is_slab && self.page_size == uslab_buddy::PAGE_SIZE as u64;
         known.then(|| OrderRule::for_cpus(self.cpus as u32))
     }
 }
 
-/// The most CPUs with which the rule gives the orders that the table has. The rule knows the number's bit length only.
+/// The most CPUs with which the rule gives the orders of the table. The rule uses only the bit length of the number.
 fn cpus_by_orders(snapshot: &Snapshot) -> u32 {
     let matched = |cpus: u32| {
         let rule = OrderRule::for_cpus(cpus);
@@ -92,16 +94,16 @@ fn cpus_by_orders(snapshot: &Snapshot) -> u32 {
     most.unwrap_or(1)
 }
 
-/// What CPUs and nodes hold of a cache apart from its slabs' lists.
+/// Slabs and objects of a cache that CPUs and nodes hold, outside the lists of slabs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Layers {
-    /// Slabs that CPUs allocate from or keep as partial ones, at most.
+    /// The most slabs that CPUs allocate from or keep as partial ones.
     pub cpu_slabs: u64,
-    /// The kernel counted them.
+    /// `true` if the kernel counted them.
     pub cpu_slabs_counted: bool,
-    /// Objects of a sheaf; 0 without sheaves.
+    /// Objects in a full sheaf; 0 without sheaves.
     pub sheaf_capacity: u64,
-    /// Objects in the sheaves of CPUs and barns (or in SLAB's arrays), at most.
+    /// The most objects in the sheaves of CPUs and nodes (or in SLAB's arrays).
     pub parked: u64,
 }
 
@@ -111,18 +113,18 @@ impl Cache {
         self.row.pages_per_slab * page_size
     }
 
-    /// Free objects in partial slabs.
+    /// Number of free objects in partial slabs.
     pub fn holes(&self) -> u64 {
         self.row.objects.saturating_sub(self.row.active_objects)
     }
 
-    /// Bytes of an object as the user of the cache sees it.
+    /// Bytes of an object that the cache's user asked for.
     pub fn object_size(&self) -> u64 {
         let size = self.attributes.as_ref().and_then(|attributes| attributes.object_size);
         size.filter(|size| *size > 0).unwrap_or(self.row.object_size)
     }
 
-    /// The capacity of a sheaf by the rule of 7.0, which takes a cache's stride.
+    /// The capacity of a sheaf by the rule of 7.0, which depends on the distance between objects.
     fn usual_sheaf(&self) -> u64 {
         match self.row.object_size {
             4096.. => 4,
@@ -132,7 +134,7 @@ impl Cache {
         }
     }
 
-    /// Partial slabs of one CPU, by the rules of 5.16 to 6.17 and before.
+    /// The most partial slabs of one CPU: by the rules of 5.16 to 6.17, and by the earlier ones.
     fn usual_cpu_partial(&self, version: Option<(u32, u32)>) -> u64 {
         let size = self.row.object_size;
         let by_size = |classes: [u64; 4]| match size {
@@ -142,13 +144,13 @@ impl Cache {
             _ => classes[3],
         };
         match version {
-            // They counted free objects, of which each slab has one at least.
+            // The earlier rules limit the number of free objects; each partial slab has at least one.
             Some(version) if version < (5, 16) => by_size([2, 6, 13, 30]),
             _ => (2 * by_size([6, 24, 52, 120])).div_ceil(self.row.objects_per_slab.max(1)),
         }
     }
 
-    /// What its CPUs and nodes hold, at most.
+    /// The most that CPUs and nodes can hold of this cache.
     pub fn layers(&self, machine: &Machine) -> Layers {
         let attributes = self.attributes.clone().unwrap_or_default();
         let Machine { cpus, nodes, version, .. } = *machine;
@@ -164,10 +166,10 @@ impl Cache {
             None if is_new || version.is_none() && self.attributes.is_none() => self.usual_sheaf(),
             None => 0,
         };
-        // Main, spare, and the one for what waits for a grace period; and the barn's.
+        // For each CPU three sheaves: main, spare, and one for objects that wait for a grace period. For each node its full ones.
         let sheaves = 3 * cpus + BARN * nodes;
         layers.parked = (layers.sheaf_capacity * sheaves).min(self.row.active_objects);
-        // `cpu_slabs` leaves the partial slabs of a CPU out that has no slab to allocate from.
+        // The count `cpu_slabs` leaves out the partial slabs of a CPU that has no slab to allocate from.
         let counted = attributes.cpu_slabs.zip(attributes.slabs_cpu_partial);
         layers.cpu_slabs_counted = counted.is_some();
         layers.cpu_slabs = match counted {
@@ -179,7 +181,7 @@ impl Cache {
         layers
     }
 
-    /// Slabs that a shrink returns, if nothing else happens meanwhile.
+    /// The number of slabs that a shrink gives back, if nothing else happens at the same time.
     pub fn shrink(&self, machine: &Machine) -> Bounds {
         let row = &self.row;
         let layers = self.layers(machine);
@@ -204,12 +206,12 @@ impl Cache {
         Bounds { least, most }
     }
 
-    /// True if some slabs are of a lower order than usual, because memory was fragmented.
+    /// Returns `true` if some slabs have a lower order than usual, because memory was fragmented.
     pub fn has_small_slabs(&self) -> bool {
         self.row.objects < self.row.slabs * self.row.objects_per_slab
     }
 
-    /// Objects of the smallest slab that the cache may have.
+    /// Objects in the smallest slab that the cache may have.
     fn least_per_slab(&self, machine: &Machine) -> u64 {
         let size = self.row.object_size.max(1);
         if !self.has_small_slabs() {
@@ -219,7 +221,7 @@ impl Cache {
         (least / size).max(1)
     }
 
-    /// Bytes that a shrink returns.
+    /// Bytes that a shrink gives back.
     pub fn shrink_bytes(&self, machine: &Machine) -> Bounds {
         let Bounds { least, most } = self.shrink(machine);
         let usual = self.slab_bytes(machine.page_size);
@@ -230,20 +232,20 @@ impl Cache {
     }
 }
 
-/// What a change of the kernel's settings would do.
+/// The estimated effect of a change of the kernel's settings.
 #[derive(Clone, Debug, Serialize)]
 pub struct Setting {
-    /// As it is written on the kernel's command line, or in words.
+    /// The setting as it is on the kernel's command line, or in words.
     pub setting: String,
     /// Bytes now.
     pub now: u64,
-    /// Bytes with it.
+    /// Bytes with the setting.
     pub then: Bounds,
-    /// What is counted, and what else changes.
+    /// Which bytes are counted, and what else would change.
     pub about: String,
 }
 
-/// Debugging by the letters of `slab_debug=`.
+/// Debugging, by the letters of the option `slab_debug=`.
 #[derive(Clone, Copy)]
 struct Debug {
     letters: &'static str,
@@ -254,13 +256,14 @@ impl Debug {
         self.letters.contains(letter)
     }
 
-    /// The bytes from one object to the next. What the tables do not tell of the layout is the same with and without debugging.
+    /// The distance between objects, in bytes. Parts of the layout that the tables do not show are assumed to be the same with
+    /// and without debugging.
     fn stride(self, cache: &Cache) -> u64 {
         let plain = Self { letters: "" }.by_steps(cache);
         cache.row.object_size + self.by_steps(cache).saturating_sub(plain)
     }
 
-    /// The same, by the steps of `calculate_sizes`.
+    /// The distance by the steps of the kernel's `calculate_sizes`.
     fn by_steps(self, cache: &Cache) -> u64 {
         let attributes = cache.attributes.clone().unwrap_or_default();
         let object = cache.object_size();
@@ -285,14 +288,14 @@ impl Debug {
     }
 }
 
-/// Bytes of the objects in use, packed into as few slabs as they need.
+/// Bytes of the fewest slabs that can hold the objects in use.
 fn packed(cache: &Cache, stride: u64, rule: &OrderRule) -> Option<u64> {
     let geometry = Geometry::new(stride as usize, 0, rule).ok()?;
     let slabs = cache.row.active_objects.div_ceil(geometry.objects() as u64);
     Some(slabs * geometry.order().bytes() as u64)
 }
 
-/// What other settings would cost.
+/// The estimates for other settings.
 pub(super) fn settings(snapshot: &Snapshot, machine: &Machine) -> Vec<Setting> {
     let mut settings = vec![];
     let caches: Vec<&Cache> = snapshot.caches.iter().filter(|cache| cache.row.object_size > 0).collect();
@@ -460,13 +463,13 @@ mod tests {
 
     #[test]
     fn spread_holes_return_little_and_empty_slabs_are_certain() {
-        // 1,000 partial slabs with one object in use in each: no more than min_partial are empty.
+        // 1,000 partial slabs with one object in use in each: at most `min_partial` are empty.
         let spread = cache(1000, 1000, counted(1000, 1000, 0, 0));
         assert_eq!(spread.shrink(&machine(4)), Bounds { least: 0, most: 5 });
-        // More partial slabs than objects in use in them; 57 free objects fill three slabs.
+        // There are more partial slabs than objects in use in them, and the 57 free objects fill three slabs.
         let empty = cache(10, 103, counted(5, 3, 0, 0));
         assert_eq!(empty.shrink(&machine(4)), Bounds { least: 2, most: 3 });
-        // Those of CPUs: their own, and partial ones of CPUs without one.
+        // All slabs may be slabs of CPUs: slabs to allocate from, and partial slabs of CPUs without one.
         let cpus = cache(15, 240, counted(0, 0, 6, 14));
         assert_eq!(cpus.shrink(&machine(4)), Bounds { least: 0, most: 15 });
         let cpus = cache(15, 240, counted(0, 0, 3, 1));
@@ -478,7 +481,7 @@ mod tests {
         let new = Machine { version: Some((7, 2)), ..machine(2) };
         let attributes = Attributes { sheaf_capacity: Some(28), ..counted(50, 50, 0, 0).unwrap() };
         let cache = cache(50, 50, Some(attributes));
-        // Each slab has one object in use, and all of them may be in sheaves.
+        // Each slab has one object in use, and all of these may be in sheaves.
         assert_eq!(cache.layers(&new).parked, 50);
         assert_eq!(cache.shrink(&new), Bounds { least: 0, most: 50 });
     }

@@ -1,7 +1,7 @@
-//! `uslab story`: what several actors did, step by step, until something went wrong; as text and as a page.
+//! `uslab story`: an execution of several threads, step by step until an error; as text and as a page.
 //!
 //! A model that fails under loom writes its execution in this form (`STORY_JSON=FILE`, see `uslab-sync`), and
-//! `uslab stress --html` makes one of the last deeds before a violation.
+//! `uslab stress --html` makes one of the last operations before a violation.
 
 use crate::web;
 use anyhow::{Context, ensure};
@@ -12,7 +12,7 @@ use std::path::Path;
 
 /// Built from `sim/web` by `.ci/web --write`.
 const TEMPLATE: &str = include_str!("../../web/built/story.html");
-/// The form that this program reads and writes.
+/// The version of the form that this program reads and writes.
 pub const VERSION: u32 = 1;
 
 /// One execution.
@@ -20,79 +20,80 @@ pub const VERSION: u32 = 1;
 #[cfg_attr(test, derive(ts_rs::TS))]
 #[serde(deny_unknown_fields)]
 pub struct Story {
-    /// Of this form.
+    /// Version of this form.
     pub version: u32,
-    /// What ran.
+    /// Name of the model or command.
     pub title: String,
-    /// In order of time.
+    /// The steps in order of time.
     pub steps: Vec<Step>,
-    /// Who waits for a lock at the end.
+    /// Threads that wait for a lock at the end.
     pub waiting: Vec<Waiting>,
-    /// What went wrong.
+    /// The error.
     pub end: String,
-    /// The thing that it went wrong with, where that is known.
+    /// The thing that the error is about, if it is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(test, ts(optional))]
     pub about: Option<usize>,
 }
 
-/// What one actor did.
+/// One step of one thread.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
 #[serde(deny_unknown_fields)]
 pub struct Step {
-    /// Who: a thread's number.
+    /// The thread's number.
     pub thread: String,
-    /// What it plays, a CPU say.
+    /// The thread's role, a CPU say.
     pub role: Option<String>,
-    /// In words.
+    /// A sentence about the step.
     pub did: String,
-    /// What is different since.
+    /// The parts that the step changed.
     pub changes: Vec<Change>,
-    /// Seconds after the start, where there is a clock.
+    /// Seconds after the start, if the story has times.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(test, ts(optional))]
     pub at: Option<f64>,
 }
 
-/// A part that a step changed, or that is seen for the first time.
+/// A part of a thing that a step changed, or that the story mentions for the first time.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
 #[serde(deny_unknown_fields)]
 pub struct Change {
-    /// Which of the things that have parts; 0: an atomic, which is its only part.
+    /// The number of the thing; 0 for an atomic, which is a thing of one part.
     pub thing: usize,
-    /// Its name.
+    /// Name of the part.
     pub part: String,
-    /// What was known of it, if anything was.
+    /// The value before the step, if it was known.
     pub before: Option<String>,
-    /// What it is since.
+    /// The value after the step.
     pub after: String,
 }
 
-/// Who waits for a lock.
+/// A thread that waits for a lock.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
 #[serde(deny_unknown_fields)]
 pub struct Waiting {
-    /// Who.
+    /// The thread's number.
     pub thread: String,
-    /// For which lock.
+    /// Name of the lock.
     pub lock: String,
-    /// Where in the source.
+    /// Position in the source.
     pub at: String,
 }
 
-/// The step of a story, and what is known after it.
+/// A step of a story, with the state after it.
 #[derive(Debug, Serialize)]
 pub struct Moment<'s> {
-    /// From 1.
+    /// Number of the step, from 1.
     pub number: usize,
-    /// Steps of the story.
+    /// Number of steps of the story.
     pub of: usize,
-    /// What was done.
+    /// The step.
     pub step: &'s Step,
-    /// What is known then, in order of things and parts; `before` is `None` for what this step left alone.
+    /// The state after the step, in order of things and parts; `before` is `None` for parts that this step
+    /// did not change.
     pub state: Vec<Change>,
 }
 
@@ -100,13 +101,13 @@ impl Story {
     /// Reads a file.
     ///
     /// # Errors
-    /// There is none, or it holds something else.
+    /// The file does not exist, or holds something else.
     pub fn read(path: &Path) -> anyhow::Result<Self> {
         let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
         Self::parse(&text).with_context(|| path.display().to_string())
     }
 
-    /// What [`read`](Self::read) reads.
+    /// Parses the text of a file.
     fn parse(text: &str) -> anyhow::Result<Self> {
         const EXPECTED: &str = "expected a story that a failing model wrote with STORY_JSON=FILE";
         ensure!(!text.trim().is_empty(), "the file is empty; {EXPECTED}");
@@ -117,16 +118,16 @@ impl Story {
         serde_json::from_value(json).context(EXPECTED)
     }
 
-    /// The page.
+    /// A page with the story.
     ///
     /// # Errors
-    /// None: a story is JSON.
+    /// Making JSON of the story fails, which does not happen.
     pub fn page(&self, command: Option<&str>) -> anyhow::Result<String> {
         let command = web::attribute(command.unwrap_or_default());
         Ok(web::page(TEMPLATE, &[("{story}", &web::json(self)?), ("{command}", &command)]))
     }
 
-    /// After the step of that number, from 1.
+    /// The state after a step, counted from 1.
     ///
     /// # Errors
     /// There is no such step.
@@ -144,7 +145,7 @@ impl Story {
         Ok(Moment { number, of, step, state: state.into_values().collect() })
     }
 
-    /// Several things may have equal parts: then each part says whose it is.
+    /// The name of a part; with the name of its thing if several things have parts of that name.
     fn name(&self, change: &Change) -> String {
         let changes = self.steps.iter().flat_map(|step| &step.changes);
         let several = changes.into_iter().any(|c| c.part == change.part && c.thing != change.thing);
@@ -163,7 +164,7 @@ impl Story {
         let mut text = format!("step {} of {}\n{}\n", moment.number, moment.of, moment.step);
         for change in &moment.state {
             text.push_str("  ");
-            // A String takes it.
+            // Writing to a `String` does not fail.
             let _ = self.write_change(&mut text, change);
             text.push('\n');
         }
@@ -184,13 +185,13 @@ impl fmt::Display for Step {
     }
 }
 
-/// As loom's run prints it.
+/// The same text that loom's run prints.
 impl fmt::Display for Story {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "STORY {}", self.title)?;
         for (i, step) in (1..).zip(&self.steps) {
             write!(f, "{i:>5}  {step}")?;
-            // The sentence of an atomic has its values.
+            // Changes of an atomic are left out: the step's sentence has the values.
             for (i, change) in step.changes.iter().filter(|change| change.thing > 0).enumerate() {
                 f.write_str(if i == 0 { "   | " } else { "; " })?;
                 self.write_change(f, change)?;

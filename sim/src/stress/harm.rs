@@ -1,4 +1,4 @@
-//! What is done to a run on purpose: refusals, and what nobody may do.
+//! Faults that a run provokes on purpose: refused allocations, and forbidden actions that the checks must find.
 
 use std::fmt;
 use std::ptr::NonNull;
@@ -7,11 +7,12 @@ use std::sync::Arc;
 use uslab::KmemCache;
 use uslab::faults::{self, BadRule, Rule};
 
-/// Is told of every object that was freed to a cache, and may do to it what nobody may: the tests of the tests. `true`
-/// ends the round, so that its census comes while the deeds of the threads are remembered.
+/// A function that is called for every object that was freed to a cache, and that may do forbidden things to the object: it tests
+/// the checks of this module. If it returns `true`, the round ends, so that the census follows while the threads still remember
+/// their last operations.
 pub type Saboteur = Arc<dyn Fn(&KmemCache, NonNull<u8>) -> bool + Send + Sync>;
 
-/// Rules of faults, and the text that they were read from.
+/// Rules of faults, with the text that they were read from.
 #[derive(Clone, Debug)]
 pub struct FaultSpec {
     text: String,

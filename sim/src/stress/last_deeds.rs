@@ -1,4 +1,4 @@
-//! The last deeds of all threads before a violation, as a [story](crate::story).
+//! The last operations of all threads before a violation, as a [story](crate::story).
 
 use super::log::{Deed, Entry};
 use super::worker::Seat;
@@ -6,10 +6,11 @@ use super::world::Violation;
 use crate::story::{Change, Step, Story, VERSION};
 use std::collections::BTreeMap;
 
-/// So many are told, and of each thread as many at least; of the object of the violation all that are remembered.
+/// The most steps of a story, and the number of steps that each thread has at least; for the object of the violation all
+/// remembered steps are included.
 const TOLD: usize = 400;
 const EACH: usize = 8;
-/// The first thing: the object of the violation, if there is one.
+/// The number of the first thing: the object of the violation, if there is one.
 const OBJECT: usize = 1;
 
 /// The story of a violation.
@@ -17,7 +18,7 @@ pub(super) fn story(violation: &Violation, seats: &[Seat<'_>], seed: u64) -> Sto
     let own = |entry: &Entry| violation.address == Some(entry.address);
     let mut deeds: Vec<(u16, bool, &Entry)> = vec![];
     for seat in seats {
-        // A log is in order of time.
+        // A log is sorted by time.
         let count = seat.log.iter().filter(|entry| entry.at <= violation.at).count();
         let entries = seat.log.iter().take(count).enumerate();
         deeds.extend(entries.map(|(i, entry)| (seat.number, i + EACH >= count || own(entry), entry)));
@@ -96,7 +97,7 @@ mod tests {
         };
         let story = story(&violation, &seats, 7);
         let of = |thread: &str| story.steps.iter().filter(|step| step.thread == thread).count();
-        // What came after it is no part of it.
+        // Operations after the violation are left out.
         assert_eq!((of("1"), of("2"), of("3")), (2, TOLD - 1, 8));
         assert!(story.steps.is_sorted_by_key(|step| step.at));
         let own = story.steps.iter().flat_map(|step| &step.changes).filter(|c| Some(c.thing) == story.about);

@@ -1,39 +1,39 @@
-//! The last deeds of a seat, kept in a ring: what a violation is explained from.
+//! The last operations of a seat, kept in a ring: a violation is explained from them.
 
 use super::stamp::Token;
 use super::world::Source;
 use std::fmt;
 use std::time::Duration;
 
-/// What a thread did.
+/// The kind of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Deed {
-    /// Got the object.
+    /// The thread got the object.
     Alloc,
-    /// Gives the object back: written before it does.
+    /// The thread gives the object back; logged before it does.
     Free,
-    /// Leaves the object for others: written before it does.
+    /// The thread leaves the object for others; logged before it does.
     Leave,
-    /// Took an object that was left.
+    /// The thread took an object that another one left.
     Take,
-    /// Goes to this CPU.
+    /// The thread moves to this CPU.
     Move(usize),
-    /// Did something to a cache or to all.
+    /// An operation on a cache, or on all.
     Other(&'static str),
 }
 
-/// One deed.
+/// One operation.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Entry {
-    /// Since the start.
+    /// Time since the start of the run.
     pub(super) at: Duration,
-    /// What was done.
+    /// The kind.
     pub(super) deed: Deed,
-    /// With an object of what.
+    /// The source of the object.
     pub(super) source: Option<Source>,
-    /// The object.
+    /// Address of the object.
     pub(super) address: usize,
-    /// Whose it was then.
+    /// The owner at that time.
     pub(super) token: Token,
 }
 
@@ -53,25 +53,25 @@ impl fmt::Display for Entry {
     }
 }
 
-/// A ring of entries.
+/// A ring of the last entries.
 #[derive(Debug)]
 pub(super) struct Log {
     entries: Vec<Entry>,
-    /// Where the next one goes, once it is full.
+    /// Position of the oldest entry, which is overwritten next, once the ring is full.
     next: usize,
     most: usize,
 }
 
 impl Log {
-    /// Keeps the last `most` entries.
+    /// Makes a log that keeps the last `most` entries.
     pub(super) fn new(most: usize) -> Self {
         Self { entries: Vec::new(), next: 0, most }
     }
-    /// How many it keeps.
+    /// The most entries that it keeps.
     pub(super) fn most(&self) -> usize {
         self.most
     }
-    /// Writes an entry over the oldest one.
+    /// Adds an entry; if the log is full, in the place of the oldest.
     pub(super) fn push(&mut self, entry: Entry) {
         if self.entries.len() < self.most {
             self.entries.push(entry);

@@ -1,15 +1,15 @@
-//! The allocator under load: more threads than CPUs, many ways of use at once, every object verified.
+//! The allocator under load: more threads than CPUs, many kinds of use at the same time, every object verified.
 //!
 //! ```text
 //! round ─ seats ─ threads, one after the other on each seat ─ turns ─ operations
 //!   └ census: what the threads hold = what the caches say = what a walk of all slabs and pages finds
 //! ```
 //!
-//! The shipping crates run on the machine's CPUs, under whichever mechanism serves there. Every object bears a stamp of
-//! its owner (`stamp`), verified when it is allocated, while it is held and when it is freed; it may be held across
-//! turns, threads and rounds. At the end everything is freed, and nothing may be left. The seed decides what each thread
-//! does, not when: a violation comes with the last deeds of the threads that it is about, and with all that is known of
-//! the object (`log`).
+//! The shipping crates run on the machine's CPUs, with the mechanism that the system supports. Every object has a stamp of its
+//! owner (`stamp`), which is verified when the object is allocated, while it is held and when it is freed; it may be held across
+//! turns, threads and rounds. At the end everything is freed, and nothing may be left. The seed determines what each thread does,
+//! not when: a violation is reported with the last operations of the threads concerned, and with all that is known of the object
+//! (`log`).
 
 pub(crate) mod affinity;
 mod harm;
@@ -42,19 +42,19 @@ use worker::{Bin, Seat, Worker};
 pub use workload::Workload;
 use world::{Missing, World};
 
-/// The names of the caches that the workloads share: those that an object can be leaked from.
+/// The names of the caches that the workloads share: an object can be leaked from each of them.
 pub fn caches() -> impl Iterator<Item = &'static str> {
     world::names()
 }
 
-/// A thread ends after a turn once in so many times.
+/// After a turn, a thread ends with a probability of 1 in this.
 const ENDS: u32 = 8;
-/// Entries of all logs, and the least and most of one.
+/// The number of entries in all logs together, and the smallest and largest number in one.
 const LOGGED: usize = 1 << 16;
 const LEAST_LOGGED: usize = 256;
 const MOST_LOGGED: usize = 1 << 12;
 
-/// When a run, or a round of it, is over.
+/// The end of a run, or of a round.
 #[derive(Clone, Copy, Debug)]
 struct Goal {
     time: Option<Duration>,
@@ -62,13 +62,13 @@ struct Goal {
 }
 
 impl Goal {
-    /// How much of it is done, in 1/1,000.
+    /// The part of the goal that is reached, in thousandths.
     fn done(&self, time: Duration, operations: u64) -> u64 {
         let time = self.time.map_or(0.0, |goal| time.as_secs_f64() / goal.as_secs_f64());
         let operations = self.operations.map_or(0.0, |goal| operations as f64 / goal.max(1) as f64);
         (time.max(operations) * 1000.0) as u64
     }
-    /// The part of it that is over after `part` of `parts`.
+    /// The goal for the end of round `part` of `parts`.
     fn part(&self, part: u32, parts: u32) -> Self {
         Self {
             time: self.time.map(|time| time * part / parts),
@@ -79,11 +79,11 @@ impl Goal {
     }
 }
 
-/// Runs it.
+/// Does a run.
 ///
 /// # Errors
-/// Options that cannot be, a subsystem that does not start, or a system that gives no threads. A violation is none: it is
-/// in the report.
+/// The options contradict each other or the machine, the subsystem does not start, or the system refuses threads. A violation is
+/// not an error: it is in the report.
 pub fn run(options: &Options, progress: &Progress) -> anyhow::Result<Report> {
     let threads = options.threads()?;
     let goal = Goal { time: options.duration()?, operations: options.operations };
@@ -145,7 +145,7 @@ pub fn run(options: &Options, progress: &Progress) -> anyhow::Result<Report> {
     let end = if world.violations().is_empty() {
         tear_down(&world, &bins, &mut seats)
     } else {
-        // What is torn is not touched again.
+        // After a violation, objects may be damaged: none of them is touched again.
         None
     };
     let report = Report::new(report::Facts {
@@ -180,7 +180,7 @@ fn census(world: &World, seats: &[Seat<'_>], bins: &[Bin<'_>]) -> Result<Census,
     world.census(&kept.chain(left).collect::<Vec<_>>())
 }
 
-/// Verifies and frees everything, gives all memory back, and looks at what is left.
+/// Verifies and frees everything, gives all memory back, and checks that nothing is left.
 fn tear_down<'w>(world: &'w World, bins: &[Bin<'w>], seats: &mut Vec<Seat<'w>>) -> Option<End> {
     let before = world.subsystem.info().pages.committed_bytes();
     for seat in std::mem::take(seats) {
@@ -224,12 +224,12 @@ fn tear_down<'w>(world: &'w World, bins: &[Bin<'w>], seats: &mut Vec<Seat<'w>>) 
     Some(end)
 }
 
-/// Starts the threads of a round and sees them home.
+/// Starts the threads of a round and waits for their ends.
 struct Supervisor<'w, 'e> {
     world: &'w World,
     bins: &'e [Bin<'w>],
     workloads: &'e [Workload],
-    /// Of this round, counted from the beginning of the run.
+    /// The goal of this round, counted from the beginning of the run.
     goal: Goal,
     whole: Goal,
     begun: Instant,
@@ -237,7 +237,7 @@ struct Supervisor<'w, 'e> {
     interrupted: &'e AtomicBool,
 }
 
-/// How often the supervisor looks.
+/// Time between two checks of the goal.
 const LOOK: Duration = Duration::from_millis(10);
 
 impl<'w, 'e> Supervisor<'w, 'e> {
@@ -261,7 +261,7 @@ impl<'w, 'e> Supervisor<'w, 'e> {
                 self.look();
                 threads = join(threads, ScopedJoinHandle::is_finished);
             }
-            // Thread-local state of others must be gone when the census begins.
+            // Join the rest: their thread-local state must be gone when the census begins.
             join(threads, |_| true);
             Ok(())
         });
@@ -269,7 +269,7 @@ impl<'w, 'e> Supervisor<'w, 'e> {
         done.map(|()| home)
     }
 
-    /// Says how far it is, and ends the round.
+    /// Reports the progress, and ends the round when its goal is reached.
     fn look(&self) {
         let (elapsed, operations) = (self.begun.elapsed(), self.world.operations.get());
         if self.goal.done(elapsed, operations) >= 1000 || self.interrupted.load(Relaxed) {
@@ -292,7 +292,7 @@ impl<'w, 'e> Supervisor<'w, 'e> {
     {
         let (world, bins, workloads) = (self.world, self.bins, self.workloads);
         let body = move || {
-            // The receiver lives as long as any thread.
+            // The receiver exists as long as any thread.
             let _ = send.send(sit(Worker::new(world, bins, seat), workloads));
         };
         Builder::new()
@@ -302,7 +302,7 @@ impl<'w, 'e> Supervisor<'w, 'e> {
     }
 }
 
-/// Joins the threads that are `over`; the others.
+/// Joins the threads that are `over`, and returns the others.
 fn join<'s>(
     threads: Vec<ScopedJoinHandle<'s, ()>>,
     over: impl Fn(&ScopedJoinHandle<'s, ()>) -> bool,
@@ -313,7 +313,7 @@ fn join<'s>(
     others
 }
 
-/// A thread's life: turns until it ends, or the round does. Its seat again.
+/// The body of a thread: it takes turns until it ends, or the round does. Returns its seat.
 fn sit<'w>(mut worker: Worker<'w, '_>, workloads: &[Workload]) -> Seat<'w> {
     let mut counted = total(&worker.seat);
     while !worker.paused() {

@@ -1,4 +1,4 @@
-//! What a run is asked for.
+//! The options of a run.
 
 use super::harm::{FaultSpec, Saboteur};
 use super::workload::Workload;
@@ -11,21 +11,22 @@ use uslab_magazine::sync::AtomicBool;
 /// What a run is.
 #[derive(Clone)]
 pub struct Options {
-    /// How long, if not so many operations.
+    /// Duration, if the run is limited by time.
     pub seconds: Option<f64>,
-    /// How many operations. Neither is [`SECONDS`]; both are whichever comes first.
+    /// Number of operations, if the run is limited by it. Without both limits it takes [`SECONDS`]; with
+    /// both, the first one reached ends it.
     pub operations: Option<u64>,
-    /// Threads at a time; by default four a CPU.
+    /// Threads at a time; by default four for each CPU.
     pub threads: Option<u32>,
-    /// What the threads decide.
+    /// Seed of the threads' decisions.
     pub seed: u64,
-    /// What is refused.
+    /// Rules of allocations to refuse.
     pub faults: Option<FaultSpec>,
-    /// What the threads do; empty is everything.
+    /// Workloads of the threads; if empty, all.
     pub workloads: Vec<Workload>,
-    /// Set by somebody else to end the run early.
+    /// Set from outside to end the run early.
     pub interrupted: Arc<AtomicBool>,
-    /// For tests of the stress itself.
+    /// For tests of this module: does harm that the checks must find.
     #[doc(hidden)]
     pub saboteur: Option<Saboteur>,
 }
@@ -43,11 +44,11 @@ impl fmt::Debug for Options {
     }
 }
 
-/// Seconds of a run where nothing else is said.
+/// Seconds of a run without a limit.
 pub const SECONDS: f64 = 10.0;
 /// The most threads.
 const MOST_THREADS: u32 = 4096;
-/// The most seconds: a month.
+/// The most seconds: 30 days.
 const MOST_SECONDS: f64 = 30.0 * 86_400.0;
 /// Rounds of a run, each with a census at its end.
 pub(super) const ROUNDS: u32 = 8;

@@ -1,4 +1,4 @@
-//! What a stress run found: a page, JSON, and the story of each violation.
+//! The result of a stress run: a page, JSON, and the story of each violation.
 
 use super::last_deeds;
 use super::log::Entry;
@@ -13,14 +13,14 @@ use std::fmt::{self, Write};
 use std::time::Duration;
 use uslab::{Census, Info, Paths, faults};
 
-/// What is known at the end of a run.
+/// The numbers known at the end of a run.
 pub(super) struct Facts<'a, 'w> {
     pub(super) options: &'a Options,
     pub(super) world: &'a World,
     pub(super) seats: &'a [Seat<'w>],
     pub(super) threads_started: u64,
     pub(super) tallies: &'a [(Workload, Tally)],
-    /// Before everything was freed.
+    /// Taken before everything was freed.
     pub(super) infos: &'a Info,
     pub(super) elapsed: Duration,
     pub(super) rounds: Vec<RoundReport>,
@@ -30,115 +30,116 @@ pub(super) struct Facts<'a, 'w> {
 /// The report.
 #[derive(Debug, Serialize)]
 pub struct Report {
-    /// Of the program.
+    /// Version of the program.
     pub version: &'static str,
-    /// What the threads decided by.
+    /// Seed of the threads' decisions.
     pub seed: u64,
-    /// The machine's CPUs.
+    /// Number of the machine's CPUs.
     pub cpus: u32,
-    /// What serves the magazines.
+    /// The mechanism of the magazines.
     pub mechanism: String,
-    /// Threads at a time, and in all.
+    /// Threads at a time.
     pub threads: u64,
-    /// See `threads`.
+    /// Threads started during the whole run.
     pub threads_started: u64,
-    /// Ended early.
+    /// `true` if the run was ended early.
     pub interrupted: bool,
     /// Seconds of all rounds.
     pub seconds: f64,
     /// Allocations, frees, refusals and other calls.
     pub operations: u64,
-    /// See `operations`.
+    /// `operations` in a second.
     pub operations_per_second: f64,
-    /// By what was done.
+    /// The numbers of each workload.
     pub workloads: Vec<WorkloadReport>,
     /// The rules of faults.
     pub faults: Option<String>,
-    /// Where they were looked at, and what was refused.
+    /// For each point of faults, the calls that were checked and those that were refused.
     pub fault_points: Vec<faults::Tally>,
-    /// Allocations and frees by the dearest thing that each did: of all caches that are left, and of memory beyond caches.
+    /// Allocations and frees by the farthest layer that each reached: of all caches that exist at the end, and of memory outside
+    /// caches.
     pub paths: Paths,
-    /// The last deeds that each thread remembers, from which histories are told.
+    /// Number of operations that each thread's log keeps; histories are made from these.
     pub remembered: u64,
     /// Restartable sequences that were interrupted and ran again.
     pub aborts: u64,
-    /// At the end of each.
+    /// The state at the end of each round.
     pub rounds: Vec<RoundReport>,
-    /// After everything was freed; `None` after a violation.
+    /// The state after everything was freed; `None` after a violation.
     pub end: Option<End>,
-    /// What must not be: 0 of them.
+    /// The violations: an error-free run has none.
     pub violations: Vec<ViolationReport>,
-    /// The last deeds of all threads before the first of them, for a page.
+    /// The last operations of all threads before the first violation, for a page.
     #[serde(skip)]
     pub story: Option<Story>,
 }
 
-/// One workload.
+/// The numbers of one workload.
 #[derive(Debug, Serialize)]
 pub struct WorkloadReport {
-    /// Its name.
+    /// Name of the workload.
     pub name: String,
-    /// All that was done.
+    /// Number of operations.
     pub operations: u64,
-    /// In a second of the whole run.
+    /// Operations in a second of the whole run.
     pub operations_per_second: f64,
-    /// Objects allocated.
+    /// Number of objects allocated.
     pub allocs: u64,
-    /// Objects freed.
+    /// Number of objects freed.
     pub frees: u64,
-    /// Allocations refused, as they may be.
+    /// Number of allocations refused, where a refusal is allowed.
     pub refused: u64,
 }
 
-/// The end of a round: no thread runs.
+/// The state at the end of a round, when no thread runs.
 #[derive(Debug, Serialize)]
 pub struct RoundReport {
-    /// So far.
+    /// Number of operations so far.
     pub operations: u64,
-    /// Objects and blocks that the threads hold.
+    /// Number of objects and blocks that the threads hold.
     pub held: u64,
-    /// Of pages.
+    /// Bytes of the pages that are committed.
     pub committed_bytes: u64,
-    /// Of the process.
+    /// Resident bytes of the process.
     pub resident_bytes: u64,
-    /// What was counted, three times over.
+    /// The counts of the census, which were found equal in three ways.
     pub census: Census,
 }
 
-/// After everything was freed and given back.
+/// The state after everything was freed and given back.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct End {
-    /// Left in slabs: 0.
+    /// Objects left in slabs: must be 0.
     pub objects: u64,
-    /// Left: 0.
+    /// Slabs left: must be 0.
     pub slabs: u64,
     /// Free pages outside the largest possible blocks: 0.
     pub pages_not_in_maximal_blocks: u64,
-    /// Before and after.
+    /// Committed bytes before the freeing and after it.
     pub committed_bytes: [u64; 2],
-    /// Of the process.
+    /// Resident bytes of the process.
     pub resident_bytes: u64,
 }
 
-/// A violation and its story.
+/// A violation, with the operations that led to it.
 #[derive(Debug, Serialize)]
 pub struct ViolationReport {
-    /// What is wrong.
+    /// A description.
     pub what: String,
     /// Seconds after the start.
     pub at: f64,
-    /// Whether it is about one object.
+    /// `true` if it is about one object.
     pub object: bool,
-    /// What every thread that is still remembered did with the object, or with what covers it.
+    /// The remembered operations of all threads at the object's address.
     pub history: Vec<String>,
-    /// The last deeds of the threads involved.
+    /// The last operations of each thread involved.
     pub last: Vec<(u16, Vec<String>)>,
 }
 
-/// Lines of an object's history, and of each thread's last deeds.
+/// The most lines of an object's history, and of each thread's last operations.
 const HISTORY: usize = 32;
 const LAST: usize = 24;
-/// Violations that are told with their story; one bug makes many.
+/// The most violations that are reported with their history; one bug causes many.
 const TOLD: usize = 4;
 
 impl ViolationReport {
@@ -150,7 +151,8 @@ impl ViolationReport {
             .collect();
         history.sort_by_key(|(_, entry)| entry.at);
         let from = history.len().saturating_sub(HISTORY);
-        // Who freed it twice, say, is not known at the place where it was noticed.
+        // Threads from the object's history are involved, too: for example the one that freed it a second time is unknown at the
+        // place of the violation.
         let mut involved = violation.seats.clone();
         for (seat, _) in history[from..].iter().rev().take(4) {
             if !involved.contains(seat) {
@@ -214,7 +216,7 @@ impl Report {
         }
     }
 
-    /// Whether anything was found that must not be.
+    /// Returns `true` if there was a violation.
     pub fn violated(&self) -> bool {
         !self.violations.is_empty()
     }

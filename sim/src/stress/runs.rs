@@ -9,34 +9,36 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
 use uslab_sync::shard::{Shard, Share};
 
-/// What shares are of.
+/// The kind of work that the shares' files name.
 const WHAT: &str = "stress";
 
-/// What came of one of them.
+/// The result of one run.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub struct Ran {
-    /// What its threads decided by.
+    /// Seed of the run.
     pub seed: u64,
     /// Allocations, frees, refusals and other calls.
     pub operations: u64,
-    /// What was found that must not be.
+    /// Descriptions of the violations.
     pub violations: Vec<String>,
 }
 
-/// What came of all of them, or of a share.
+/// The results of all runs, or of a share of them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Runs {
-    /// Of how many.
+    /// Number of runs in all.
     pub of: u64,
-    /// In the order of their seeds.
+    /// The results in the order of their seeds.
     pub runs: Vec<Ran>,
 }
 
 impl Runs {
-    /// Runs the `shard` of `of` runs, of which the first one has the seed of `options`.
+    /// Does share `shard` of the `of` runs. The first run of all has the seed of `options`, the next ones the
+    /// seeds after it.
     ///
     /// # Errors
-    /// As [`run`]; or somebody ended a run early, which then shows less than it says.
+    /// An error of a run, see [`run`]; or a run was ended early, so that its result would not cover all its
+    /// operations.
     pub fn run(options: &Options, of: u64, shard: Shard, progress: &Progress) -> anyhow::Result<Self> {
         let mut runs = vec![];
         for number in shard.items(of) {
@@ -51,7 +53,7 @@ impl Runs {
         Ok(Self { of, runs })
     }
 
-    /// Leaves the rows of a share in a file, whole or not at all.
+    /// Writes the rows of a share to a file, completely or not at all.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -67,10 +69,10 @@ impl Runs {
         Ok(path)
     }
 
-    /// What all shares left.
+    /// Joins the rows of all shares.
     ///
     /// # Errors
-    /// A share is missing, cut, or of another program or other runs.
+    /// A share is missing, cut off, or of another program or other runs.
     pub fn merge(files: &[PathBuf]) -> anyhow::Result<Self> {
         let shares = Share::join(WHAT, files).map_err(anyhow::Error::msg)?;
         let of = shares[0].of.split(", ").find_map(|part| part.strip_suffix(" runs")?.parse().ok());
@@ -88,12 +90,12 @@ impl Runs {
         Ok(Self { of, runs })
     }
 
-    /// Whether anything was found that must not be.
+    /// Returns `true` if there was a violation.
     pub fn violated(&self) -> bool {
         self.runs.iter().any(|ran| !ran.violations.is_empty())
     }
 
-    /// A line of each, and their sum.
+    /// A line for each run, and their sum.
     pub fn page(&self) -> String {
         let line = |ran: &Ran| {
             let violations: Vec<String> =

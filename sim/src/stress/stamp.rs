@@ -1,20 +1,20 @@
-//! What is written into objects, so that two owners of one object find each other.
+//! The stamps in objects, by which two owners of the same object find each other.
 //!
-//! A held object begins with the token of its owner; the rest is a pattern that follows from seed and token. A free
-//! object of a cache with a constructor holds the free pattern, from its constructor or its last owner. Whoever writes
-//! where he must not changes one or the other.
+//! A held object begins with the token of its owner; the rest is a pattern that follows from seed and token. A free object of a
+//! cache with a constructor holds the free pattern, written by its constructor or its last owner. A write to an object by another
+//! thread changes one or the other.
 
 use std::fmt;
 
-/// Who holds an object: a thread's seat, and which of its allocations it was.
+/// The owner of an object: a thread's seat, and the number of the seat's allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Token(u64);
 
-/// Bits of the allocation's number.
+/// Number of bits for the allocation's number.
 const SERIAL: u32 = 48;
 
 impl Token {
-    /// The `serial`-th allocation of a seat; seats count from 1.
+    /// The token of the `serial`-th allocation of a seat; seats count from 1.
     pub(super) fn new(seat: u16, serial: u64) -> Self {
         Self(u64::from(seat) << SERIAL | serial & ((1 << SERIAL) - 1))
     }
@@ -22,7 +22,7 @@ impl Token {
     pub(super) fn seat(self) -> u16 {
         (self.0 >> SERIAL) as u16
     }
-    /// The token that an object's bytes begin with, if it is one of `seats` seats.
+    /// The token that an object's bytes begin with, if its seat is between 1 and `seats`.
     pub(super) fn found(bytes: &[u8], seats: u16) -> Option<Self> {
         let token = Self(u64::from_le_bytes(*bytes.first_chunk()?));
         (1..=seats).contains(&token.seat()).then_some(token)
@@ -46,11 +46,11 @@ pub(super) struct Pattern {
 }
 
 impl Pattern {
-    /// Of an object that `token` holds.
+    /// The pattern of an object that `token` holds.
     pub(super) fn held(seed: u64, token: Token) -> Self {
         Self { first: token.0, base: (token.0 ^ seed).wrapping_mul(0x9e37_79b9_7f4a_7c15) }
     }
-    /// Of a free object. It begins with no token: no seat has the number 0.
+    /// The pattern of a free object. Its first word is not a token, because no seat has the number 0.
     pub(super) fn free(seed: u64) -> Self {
         Self { first: 0x0000_dead_f4ee_b10c, base: seed ^ 0x6b6b_6b6b_6b6b_6b6b }
     }
@@ -59,14 +59,14 @@ impl Pattern {
         let word = if i == 0 { self.first } else { self.base.wrapping_add((i as u64) << 32 | i as u64) };
         word.to_le_bytes()
     }
-    /// Fills `bytes`.
+    /// Fills `bytes` with the pattern.
     pub(super) fn write(self, bytes: &mut [u8]) {
         let (words, rest) = bytes.as_chunks_mut::<WORD>();
         words.iter_mut().enumerate().for_each(|(i, word)| *word = self.word(i));
         let last = self.word(words.len());
         rest.iter_mut().zip(last).for_each(|(byte, is)| *byte = is);
     }
-    /// The first byte that is not the pattern's.
+    /// The position of the first byte that differs from the pattern.
     pub(super) fn differs(self, bytes: &[u8]) -> Option<usize> {
         let (words, rest) = bytes.as_chunks::<WORD>();
         let in_word = |at: usize, found: &[u8]| {

@@ -1,6 +1,7 @@
-//! A thread at its seat: allocates, stamps, verifies and frees, and writes all of it into the seat's log.
+//! A thread at its seat: it allocates, stamps, verifies and frees, and writes all of it into the seat's log.
 //!
-//! The *seat* is what lasts: its number, what it holds, its log. Threads come and go on it, one at a time.
+//! A *seat* exists during the whole run: it has a number, the objects it holds, and a log. Threads use a seat
+//! one after another.
 
 use super::log::{Deed, Entry, Log};
 use super::stamp::{Pattern, Token};
@@ -21,32 +22,32 @@ pub(super) struct Held<'w> {
     pub(super) memory: Memory<'w>,
     pub(super) source: Source,
     token: Token,
-    /// Bytes from the start that are stamped.
+    /// Number of bytes, from the start, that are stamped.
     stamped: usize,
 }
 
 /// Objects that a seat left for others.
 pub(super) type Bin<'w> = Mutex<Vec<Held<'w>>>;
 
-/// What was done under one workload.
+/// Counts of one workload.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Tally {
-    /// Objects allocated, and freed.
+    /// Objects allocated.
     pub(super) allocs: u64,
-    /// See `allocs`.
+    /// Objects freed.
     pub(super) frees: u64,
     /// Allocations that were refused.
     pub(super) refused: u64,
-    /// Calls that are neither.
+    /// Other calls.
     pub(super) others: u64,
 }
 
 impl Tally {
-    /// All of them.
+    /// The sum of all counts.
     pub(super) fn operations(self) -> u64 {
         self.allocs + self.frees + self.refused + self.others
     }
-    /// Both.
+    /// The sums of two tallies.
     #[must_use]
     pub(super) fn plus(self, other: Self) -> Self {
         Self {
@@ -61,20 +62,20 @@ impl Tally {
 /// A seat. See the [module](self).
 #[derive(Debug)]
 pub(super) struct Seat<'w> {
-    /// From 1.
+    /// Number of the seat, from 1.
     pub(super) number: u16,
-    /// Allocations so far.
+    /// Number of allocations so far.
     serial: u64,
     pub(super) held: Vec<Held<'w>>,
     bytes: usize,
     pub(super) log: Log,
     pub(super) tallies: [Tally; Workload::ALL.len()],
-    /// Threads that sat here.
+    /// Number of threads that used the seat.
     pub(super) threads: u64,
 }
 
 impl Seat<'_> {
-    /// An empty seat whose log keeps `entries` entries.
+    /// An empty seat, whose log keeps `entries` entries.
     pub(super) fn new(number: u16, entries: usize) -> Self {
         Self {
             number,
@@ -88,10 +89,10 @@ impl Seat<'_> {
     }
 }
 
-/// A seat holds at most so many objects and bytes from one turn to the next.
+/// The most objects, and the most bytes, that a seat holds from one turn to the next.
 const MOST_HELD: usize = 1024;
 const MOST_BYTES: usize = 2 << 20;
-/// Larger objects are stamped up to here, and every so often as a whole.
+/// Larger objects are stamped only in a first part, and on one occasion in [`WHOLE_EVERY`] as a whole.
 const STAMPED: usize = 8192;
 const WHOLE_EVERY: u32 = 16;
 
@@ -106,7 +107,8 @@ pub(super) struct Worker<'w, 'e> {
 }
 
 impl<'w, 'e> Worker<'w, 'e> {
-    /// The next thread at `seat`: what it decides follows from the world's seed, the seat and its number there.
+    /// The next thread at `seat`: its decisions follow from the world's seed, the seat, and how many threads
+    /// the seat had.
     pub(super) fn new(world: &'w World, bins: &'e [Bin<'w>], mut seat: Seat<'w>) -> Self {
         seat.threads += 1;
         let own = u64::from(seat.number) << 40 | seat.threads;
@@ -114,19 +116,19 @@ impl<'w, 'e> Worker<'w, 'e> {
         Self { world, bins, seat, rng, workload: Workload::Churn }
     }
 
-    /// Some number below `n`, at least 1 of them.
+    /// A random number below `n`, which must not be 0.
     pub(super) fn below(&mut self, n: usize) -> usize {
         self.rng.random_range(0..n)
     }
-    /// Once in `n` times.
+    /// Returns `true` with a probability of 1 in `n`.
     pub(super) fn once_in(&mut self, n: u32) -> bool {
         self.rng.random_range(0..n) == 0
     }
-    /// One of `options`, of which there is one at least.
+    /// A random one of `options`, which must not be empty.
     pub(super) fn pick<T: Copy>(&mut self, options: &[T]) -> T {
         options[self.below(options.len())]
     }
-    /// Whether the turn is to end.
+    /// Returns `true` if the turn should end.
     pub(super) fn paused(&self) -> bool {
         self.world.paused()
     }
@@ -136,14 +138,15 @@ impl<'w, 'e> Worker<'w, 'e> {
 
     // ---- objects ----
 
-    /// An object of `source`, stamped; `None` if it was refused, as it may be.
+    /// Allocates an object of `source` and stamps it; `None` if the allocation was refused, and a refusal is
+    /// allowed.
     pub(super) fn alloc(&mut self, source: Source) -> Option<Held<'w>> {
         let world = self.world;
         let memory = self.granted(source, || world.alloc(source))?;
         self.adopt(memory, source)
     }
 
-    /// What an allocation gave. A refusal is counted; one that nobody may be told of is a violation.
+    /// The result of an allocation. A refusal is counted; if it is not allowed, it is a violation.
     pub(super) fn granted<R>(
         &mut self,
         source: Source,
@@ -167,7 +170,8 @@ impl<'w, 'e> Worker<'w, 'e> {
         None
     }
 
-    /// Makes new memory this seat's: nobody may have written to it since it was free.
+    /// Makes new memory this seat's object. If the cache has a constructor, the free pattern must be
+    /// unchanged.
     pub(super) fn adopt<'m>(&mut self, mut memory: Memory<'m>, source: Source) -> Option<Held<'m>> {
         self.tally().allocs += 1;
         self.seat.serial += 1;
@@ -187,7 +191,7 @@ impl<'w, 'e> Worker<'w, 'e> {
         Some(Held { memory, source, token, stamped })
     }
 
-    /// Whether the object is still as its owner left it.
+    /// Returns `true` if the object still has its stamp; otherwise reports a violation.
     pub(super) fn verify(&mut self, held: &Held<'_>) -> bool {
         let pattern = Pattern::held(self.world.seed, held.token);
         let Some(at) = pattern.differs(held.memory.front(held.stamped)) else { return true };
@@ -196,7 +200,8 @@ impl<'w, 'e> Worker<'w, 'e> {
         false
     }
 
-    /// Makes the object ready to be freed; `None` if it is not to be freed, because it is not what it was.
+    /// Verifies an object and prepares it for its free; `None` if its stamp was overwritten: it is then not
+    /// freed.
     pub(super) fn part<'m>(&mut self, mut held: Held<'m>) -> Option<Memory<'m>> {
         if !self.verify(&held) {
             std::mem::forget(held);
@@ -211,7 +216,7 @@ impl<'w, 'e> Worker<'w, 'e> {
         Some(held.memory)
     }
 
-    /// Verifies and frees.
+    /// Verifies an object and frees it.
     pub(super) fn free(&mut self, held: Held<'_>) {
         let source = held.source;
         let Some(memory) = self.part(held) else { return };
@@ -225,7 +230,7 @@ impl<'w, 'e> Worker<'w, 'e> {
 
     // ---- what the seat keeps ----
 
-    /// Keeps an object, or frees it if the seat holds enough.
+    /// Keeps an object, or frees it if the seat holds the most that it may.
     pub(super) fn keep(&mut self, held: Held<'w>) {
         if self.seat.held.len() >= MOST_HELD || self.seat.bytes + held.memory.size() > MOST_BYTES {
             return self.free(held);
@@ -233,7 +238,7 @@ impl<'w, 'e> Worker<'w, 'e> {
         self.seat.bytes += held.memory.size();
         self.seat.held.push(held);
     }
-    /// One of the kept objects.
+    /// Takes a random one of the kept objects.
     pub(super) fn any_kept(&mut self) -> Option<Held<'w>> {
         if self.seat.held.is_empty() {
             return None;
@@ -243,7 +248,7 @@ impl<'w, 'e> Worker<'w, 'e> {
         self.seat.bytes -= held.memory.size();
         Some(held)
     }
-    /// Verifies some of the kept objects.
+    /// Verifies `some` of the kept objects, chosen at random.
     pub(super) fn look(&mut self, some: usize) {
         for _ in 0..some {
             if let Some(held) = self.any_kept() {
@@ -255,14 +260,14 @@ impl<'w, 'e> Worker<'w, 'e> {
             }
         }
     }
-    /// Frees all that the seat keeps.
+    /// Frees all objects that the seat keeps.
     pub(super) fn free_all(&mut self) {
         self.seat.bytes = 0;
         for held in std::mem::take(&mut self.seat.held) {
             self.free(held);
         }
     }
-    /// Leaves objects in a bin.
+    /// Leaves objects in a bin for other threads.
     pub(super) fn leave(&mut self, bin: usize, objects: Vec<Held<'w>>) {
         for held in &objects {
             self.log(Deed::Leave, held.source, held.memory.address(), held.token);
@@ -287,12 +292,12 @@ impl<'w, 'e> Worker<'w, 'e> {
     fn log(&mut self, deed: Deed, source: Source, address: usize, token: Token) {
         self.seat.log.push(Entry { at: self.world.now(), deed, source: Some(source), address, token });
     }
-    /// Does something that is neither an allocation nor a free.
+    /// Does an operation that is neither an allocation nor a free.
     pub(super) fn other<R>(&mut self, what: &'static str, act: impl FnOnce(&World) -> R) -> R {
         self.deed(Deed::Other(what), act)
     }
 
-    /// Does something that is of no object, and keeps it for the story.
+    /// Does an operation that is not about an object, and logs it.
     pub(super) fn deed<R>(&mut self, deed: Deed, act: impl FnOnce(&World) -> R) -> R {
         self.tally().others += 1;
         let (at, token) = (self.world.now(), Token::new(self.seat.number, self.seat.serial));
@@ -300,7 +305,8 @@ impl<'w, 'e> Worker<'w, 'e> {
         act(self.world)
     }
 
-    /// An object is not what it should be: whoever's stamp it bears is involved, too.
+    /// Reports an object with a wrong content. If the content has another owner's stamp, that owner is
+    /// involved, too.
     fn torn(&mut self, memory: &Memory<'_>, what: String, token: Token) {
         let found = Token::found(memory.front(8), self.bins.len() as u16).filter(|found| *found != token);
         let what = match found {
@@ -310,7 +316,7 @@ impl<'w, 'e> Worker<'w, 'e> {
         let seats = [Some(token.seat()), found.map(Token::seat)];
         self.violated(what, Some(memory.address()), &seats.into_iter().flatten().collect::<Vec<_>>());
     }
-    /// Reports a violation, of this seat and `others`.
+    /// Reports a violation that involves this seat and `others`.
     pub(super) fn violated(&mut self, what: String, address: Option<usize>, others: &[u16]) {
         let mut seats = vec![self.seat.number];
         for seat in others {

@@ -1,4 +1,4 @@
-//! What the threads do, a turn at a time.
+//! The workloads of the threads, which they do in turns.
 
 use super::affinity;
 use super::log::Deed;
@@ -17,26 +17,26 @@ pub enum Workload {
     Churn,
     /// Objects that one thread allocates and another one frees.
     Exchange,
-    /// Thousands of objects at once, a pause, and all of them back.
+    /// Thousands of objects allocated in a row, a pause, and all of them freed.
     Burst,
-    /// What a process is made of, allocated together and freed together.
+    /// The objects of a process, allocated together and freed together.
     Fork,
-    /// Churn on a thread that is sent from CPU to CPU.
+    /// Churn on a thread that is moved from CPU to CPU.
     Migrate,
     /// Caches that are made, shrunk and destroyed while others use them.
     Lifecycle,
-    /// Reaping, shrinking, draining and releasing while others allocate.
+    /// Reaping, shrinking, draining and releasing while other threads allocate.
     Reap,
     /// Prefilled objects and bulk allocations.
     Private,
     /// Kmalloc and malloc, of every size class.
     Sizes,
-    /// Blocks of pages, and what no size class holds.
+    /// Blocks of pages, and sizes above the largest class.
     Large,
 }
 
 impl Workload {
-    /// All of them, in order.
+    /// All workloads, in order.
     pub const ALL: [Self; 10] = [
         Self::Churn,
         Self::Exchange,
@@ -50,12 +50,12 @@ impl Workload {
         Self::Large,
     ];
 
-    /// As the command line calls it.
+    /// The name on the command line.
     pub(super) fn name(self) -> String {
         self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
     }
 
-    /// One turn: some hundreds or thousands of operations, fewer if the world pauses.
+    /// Does one turn: some hundreds or thousands of operations, fewer if the world pauses.
     pub(super) fn turn(self, worker: &mut Worker<'_, '_>) {
         worker.workload = self;
         worker.look(4);
@@ -97,7 +97,7 @@ fn churn(worker: &mut Worker<'_, '_>, steps: usize) {
     }
 }
 
-/// Objects that a bin holds at most.
+/// The most objects in a bin.
 const BIN: usize = 512;
 
 fn exchange(worker: &mut Worker<'_, '_>) {
@@ -119,7 +119,7 @@ fn exchange(worker: &mut Worker<'_, '_>) {
     }
 }
 
-/// Frees objects in one of the orders that there are.
+/// Frees objects in one of several orders, chosen at random.
 fn free_in_some_order<'w>(worker: &mut Worker<'w, '_>, mut objects: Vec<Held<'w>>) {
     match worker.below(3) {
         0 => {}
@@ -144,7 +144,7 @@ fn burst(worker: &mut Worker<'_, '_>) {
         }
         objects.extend(worker.alloc(source));
     }
-    // A reader of a type-stable cache may be there meanwhile.
+    // Sometimes the thread is a reader of type-stable caches during the pause.
     let reader = worker.once_in(4).then(uslab::rcu::pin);
     std::thread::sleep(Duration::from_micros(worker.below(1000) as u64));
     drop(reader);
@@ -176,7 +176,7 @@ fn migrate(worker: &mut Worker<'_, '_>) {
     worker.other("moves anywhere", |_| affinity::pin(&cpus));
 }
 
-/// Objects of a temporary cache at a time.
+/// The most objects of a temporary cache at a time.
 const TEMPORARY: usize = 100;
 
 fn lifecycle(worker: &mut Worker<'_, '_>) {
@@ -201,13 +201,14 @@ fn replace(worker: &mut Worker<'_, '_>, slot: usize, old: &KmemCache) {
     });
     match made {
         Ok(cache) => {
-            // What was there may be another thread's replacement: it is dropped after the lock.
+            // The old cache may be another thread's replacement; it is dropped only after the lock is
+            // released.
             let _last = std::mem::replace(&mut *worker.world.temporary[slot].lock(), Arc::new(cache));
         }
         Err(_) if worker.world.faulty => {}
         Err(error) => worker.violated(format!("a cache could not be made: {error}"), None, &[]),
     }
-    // Others may use it yet: busy is as good an answer as done.
+    // Other threads may still use the cache: both results, busy and destroyed, are right.
     _ = worker.other("destroys a temporary cache", |_| old.destroy());
 }
 
@@ -282,7 +283,7 @@ fn private(worker: &mut Worker<'_, '_>) {
     }
 }
 
-/// Bytes of a request: every power of two is as likely as any other.
+/// Random bytes of a request: every power of two below `2^bits` is equally likely.
 fn some_size(worker: &mut Worker<'_, '_>, bits: usize) -> u32 {
     let power = 1_usize << worker.below(bits);
     (power + worker.below(power)) as u32

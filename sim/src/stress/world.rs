@@ -1,4 +1,4 @@
-//! What the threads of a stress run share: a subsystem with caches of many kinds, and what is allocated from them.
+//! The shared data of a stress run's threads: a subsystem with caches of many kinds, and functions to allocate from them.
 
 use super::stamp::Pattern;
 use super::{FaultSpec, Saboteur};
@@ -19,23 +19,23 @@ use uslab_magazine::sync::{AtomicBool, Counter, Ordering::Relaxed};
 /// How a cache of the world differs from an ordinary one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// Objects without a constructor: their contents are nobody's between two owners.
+    /// Objects without a constructor: the contents of a free object are arbitrary.
     Raw,
     /// Free objects hold the free pattern, from their constructor on.
     Constructed,
-    /// Constructed, and its pages wait for a grace period.
+    /// Constructed, and free pages wait for a grace period.
     TypeStable,
-    /// Constructed, with a limit that is met.
+    /// Constructed, with a limit low enough to be reached.
     Limited,
-    /// Constructed, with magazines of this capacity and stock; 0 is none.
+    /// Constructed, with magazines of this capacity and this stock; 0 is no magazines.
     Sized(u16, u16),
 }
 
-/// Slabs of the limited cache.
+/// The limit of the limited cache, in slabs.
 const LIMIT: u32 = 8;
 
-/// The caches: name, bytes, kind. The first ones are for every workload, those from [`FAMILY`] on are what a process
-/// is made of (sizes of a 6.1 kernel), with the number of each.
+/// The caches: name, bytes, kind. The first ones are for every workload; those from [`FAMILY`] on are the objects of a process
+/// (sizes of a 6.1 kernel), with the number of each.
 const CACHES: [(&str, usize, Kind, usize); 20] = [
     ("word", 8, Kind::Raw, 0),
     ("raw-64", 64, Kind::Raw, 0),
@@ -63,48 +63,48 @@ pub(super) fn names() -> impl Iterator<Item = &'static str> {
     CACHES.iter().map(|cache| cache.0)
 }
 
-/// Where the kinds of a process begin.
+/// Index of the first cache for the objects of a process.
 const FAMILY: usize = 11;
 
-/// Where an object comes from.
+/// The source of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Source {
     /// One of the world's caches, by number.
     Cache(u8),
-    /// Kmalloc, that many bytes.
+    /// Kmalloc, with this number of bytes.
     Kmalloc(u32),
-    /// Malloc, bytes and alignment.
+    /// Malloc, with bytes and alignment.
     Malloc(u32, u16),
     /// Pages of an order.
     Pages(Order),
-    /// A cache that comes and goes.
+    /// A temporary cache.
     Temporary,
 }
 
 impl Source {
-    /// All caches that any workload may use.
+    /// The caches that any workload may use.
     pub(super) fn common() -> impl Iterator<Item = Self> {
         (0..FAMILY as u8).map(Self::Cache)
     }
-    /// What a process is made of.
+    /// The sources of the objects of a process.
     pub(super) fn family() -> impl Iterator<Item = Self> {
         let kinds = (FAMILY..).zip(&CACHES[FAMILY..]);
         let objects = kinds.flat_map(|(at, kind)| (0..kind.3).map(move |_| Self::Cache(at as u8)));
-        // Its page table's root and its stack.
+        // The page table's root and the stack of the process.
         objects.chain([0, 2].into_iter().filter_map(Order::new).map(Self::Pages))
     }
-    /// Whether a cache takes these sizes, or pages do.
+    /// Returns `true` if pages serve this size, `false` if a cache does.
     fn is_large(self) -> bool {
         match self {
             Self::Kmalloc(size) | Self::Malloc(size, _) => size as usize > uslab::malloc::MAX_CLASS,
             _ => false,
         }
     }
-    /// Whether its free objects hold the free pattern.
+    /// Returns `true` if the free objects of this source hold the free pattern.
     pub(super) fn is_constructed(self) -> bool {
         matches!(self, Self::Cache(at) if CACHES[usize::from(at)].2 != Kind::Raw)
     }
-    /// Whether it may be out of objects without any fault.
+    /// Returns `true` if an allocation may be refused without a fault.
     pub(super) fn is_limited(self) -> bool {
         matches!(self, Self::Cache(at) if CACHES[usize::from(at)].2 == Kind::Limited)
     }
@@ -122,7 +122,7 @@ impl fmt::Display for Source {
     }
 }
 
-/// Memory in a thread's hands.
+/// Memory that a thread holds.
 #[derive(Debug)]
 pub(super) enum Memory<'w> {
     /// An object or a large block.
@@ -132,28 +132,28 @@ pub(super) enum Memory<'w> {
 }
 
 impl Memory<'_> {
-    /// Where it lies.
+    /// Its address.
     pub(super) fn address(&self) -> usize {
         match self {
             Self::Block(block) => block.address().addr().get(),
             Self::Pages(block) => block.bytes().as_ptr().addr(),
         }
     }
-    /// Its bytes.
+    /// Its size in bytes.
     pub(super) fn size(&self) -> usize {
         match self {
             Self::Block(block) => block.layout().size(),
             Self::Pages(block) => block.order().bytes(),
         }
     }
-    /// Its first `n` bytes, at most all.
+    /// Its first `n` bytes, or all if it has fewer.
     pub(super) fn front(&self, n: usize) -> &[u8] {
         match self {
             Self::Block(block) => block.front(n),
             Self::Pages(block) => &block.bytes()[..n.min(block.order().bytes())],
         }
     }
-    /// The same, to write.
+    /// The bytes of [`front`](Self::front), writable.
     pub(super) fn front_mut(&mut self, n: usize) -> &mut [u8] {
         match self {
             Self::Block(block) => block.front_mut(n),
@@ -165,35 +165,35 @@ impl Memory<'_> {
     }
 }
 
-/// Something that must not be.
+/// A broken promise of the allocator.
 #[derive(Clone, Debug)]
 pub(super) struct Violation {
-    /// When, since the start.
+    /// Time since the start of the run.
     pub(super) at: Duration,
-    /// What is wrong.
+    /// A description.
     pub(super) what: String,
-    /// The object, if it is about one.
+    /// Address of the object, if it is about one.
     pub(super) address: Option<usize>,
-    /// The seats that it is about.
+    /// The seats involved.
     pub(super) seats: Vec<u16>,
 }
 
-/// Temporary caches at a time.
+/// Number of temporary caches.
 const TEMPORARY: usize = 4;
 
-/// What the threads share.
+/// The shared data.
 pub(super) struct World {
     pub(super) subsystem: Subsystem,
     pub(super) malloc: Malloc,
     caches: Vec<KmemCache>,
-    /// Caches that come and go.
+    /// The temporary caches, which threads replace.
     pub(super) temporary: [Mutex<Arc<KmemCache>>; TEMPORARY],
     pub(super) faults: Faults,
-    /// Whether refusals are to be expected.
+    /// `true` if the run has faults, so that any allocation may be refused.
     pub(super) faulty: bool,
     pub(super) seed: u64,
     pub(super) saboteur: Option<Saboteur>,
-    /// Threads are to come home.
+    /// Set when threads should end their turns.
     pub(super) pause: Arc<AtomicBool>,
     /// Operations so far, added to after each turn.
     pub(super) operations: Counter,
@@ -208,7 +208,7 @@ impl fmt::Debug for World {
 }
 
 impl World {
-    /// Its caches, all empty, and its faults, not armed yet.
+    /// Makes the world with empty caches, and with faults that are not armed yet.
     pub(super) fn new(
         seed: u64,
         faults: Option<&FaultSpec>,
@@ -227,7 +227,7 @@ impl World {
                 address: Some(corruption.address),
                 seats: Vec::new(),
             });
-            // What led to it is in the logs yet.
+            // Stop the threads at once: the operations before the violation are still in the logs.
             stop.store(true, Relaxed);
         });
         let faults = config.pages.faults.clone();
@@ -278,7 +278,7 @@ impl World {
         }
     }
 
-    /// Memory of a source.
+    /// Allocates memory of a source.
     pub(super) fn alloc(&self, source: Source) -> Result<Memory<'_>, uslab::AllocError> {
         let gfp = Gfp::KERNEL;
         match source {
@@ -294,12 +294,12 @@ impl World {
             Source::Pages(order) => {
                 self.subsystem.pages().alloc_block(order, gfp, None).map(Memory::Pages).map_err(Into::into)
             }
-            // Not the world's to give: whoever has the cache allocates from it.
+            // Threads take a temporary cache out of its slot and allocate from that cache themselves.
             Source::Temporary => Err(uslab::AllocError::Destroyed),
         }
     }
 
-    /// Tells the saboteur of a free.
+    /// Calls the saboteur for a free.
     pub(super) fn freed(&self, source: Source, address: NonNull<u8>) {
         if let (Some(saboteur), Some(cache)) = (&self.saboteur, self.cache(source))
             && saboteur(cache, address)
@@ -308,23 +308,23 @@ impl World {
         }
     }
 
-    /// Notes a violation; all threads stop.
+    /// Records a violation, and stops all threads.
     pub(super) fn violated(&self, violation: Violation) {
         self.violations.lock().push(violation);
         self.pause.store(true, Relaxed);
     }
-    /// What was found so far, in order of time.
+    /// The violations so far, in order of time.
     pub(super) fn violations(&self) -> Vec<Violation> {
         let mut all = self.violations.lock().clone();
         all.sort_by_key(|violation| violation.at);
         all
     }
-    /// Whether threads are to come home.
+    /// Returns `true` if threads should end their turns.
     pub(super) fn paused(&self) -> bool {
         self.pause.load(Relaxed)
     }
 
-    /// Waits until no page waits for a grace period, while nobody pins.
+    /// Waits until no page waits for a grace period. No thread may be pinned.
     pub(super) fn grace(&self) {
         for _ in 0..1000 {
             if self.subsystem.info().caches.iter().all(|cache| cache.grace == 0) {
@@ -334,8 +334,8 @@ impl World {
         }
     }
 
-    /// Checks that what the threads hold is what the caches say is in use and what a walk of all slabs and pages finds.
-    /// `held` has each object's source and address. Only while no thread runs.
+    /// Checks that the objects that the threads hold are those that the caches count as in use, and those that a walk of all
+    /// slabs and pages finds. `held` has each object's source and address. No other thread may run.
     pub(super) fn census(&self, held: &[(Source, usize)]) -> Result<Census, Missing> {
         self.grace();
         let census = self
@@ -391,24 +391,23 @@ impl World {
     }
 }
 
-/// Objects of a cache that are in use and not among those held. Empties the cache's magazines: only for what has been
-/// found wrong.
+/// The objects of a cache that are in use and not held. It empties the cache's magazines, so it is called only after an error.
 fn unheld(cache: &KmemCache, held: &BTreeSet<usize>) -> BTreeSet<usize> {
     let used = cache.live();
     used.iter().map(|object| object.addr().get()).filter(|address| !held.contains(address)).collect()
 }
 
-/// What a census missed, and one object that it is about.
+/// An error that a census found, with the address of one object concerned.
 #[derive(Debug)]
 pub(super) struct Missing {
     pub(super) what: String,
     pub(super) address: Option<usize>,
 }
 
-/// Addresses that a message names.
+/// The most addresses in a message.
 const NAMED: usize = 8;
 
-/// What is wrong with a cache of which threads hold another number of objects than are in use.
+/// The error for a cache if threads hold a different number of its objects than are in use.
 fn missing(cache: &KmemCache, held: &BTreeSet<usize>) -> Missing {
     let counted = cache.info().used;
     let mut what =
@@ -426,7 +425,7 @@ fn missing(cache: &KmemCache, held: &BTreeSet<usize>) -> Missing {
 mod tests {
     use super::*;
 
-    /// Once a census that missed an object said neither of which cache it was nor which one.
+    /// A regression: a census that missed an object once named neither the cache nor the object.
     #[test]
     fn an_object_that_is_missed_is_named_with_its_cache() {
         let world = World::new(7, None, None).unwrap();

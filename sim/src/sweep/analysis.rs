@@ -1,68 +1,69 @@
-//! What a sweep says: which settings are best, and which of them cannot be told apart.
+//! The results of a sweep: which settings are best, and which of them differ no more than by chance.
 
 use super::record::{Metric, Row};
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// What runs are compared within: all but the setting.
+/// The parameters of a run without the setting: runs with equal ones are compared.
 type Cell<'a> = (&'a str, u32, Option<u32>, Option<u64>, Option<u32>, Option<u64>);
 /// A work on a number of CPUs.
 pub(super) type Place<'a> = (&'a str, u32);
 
-/// A setting, over all that it ran on.
+/// A setting, over all its runs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Score {
     pub(super) setting: String,
-    /// The geometric mean of what it reaches of the best setting's value, over all works, CPUs and seeds: 1 is best everywhere.
+    /// The geometric mean, over all works, CPUs and seeds, of the ratio of this setting's value to the best setting's: 1 is best
+    /// everywhere.
     pub(super) of_best: f64,
-    /// The least of it, and where.
+    /// The smallest such ratio, and where.
     pub(super) worst: f64,
     pub(super) worst_at: String,
     pub(super) runs: u64,
-    /// It cannot be told from the first one. See [`Lead::is_tie`].
+    /// `true` if the difference from the best setting may be chance. See [`Lead::is_tie`].
     pub(super) ties: bool,
-    /// The design's knobs are as they are without being set, under all works.
+    /// `true` if this is the default of the design's knobs, under all works.
     pub(super) is_default: bool,
 }
 
 impl Score {
-    /// The setting, as tables show it.
+    /// The setting as it is shown in tables.
     pub(super) fn shown(&self) -> String {
         format!("{}{}", self.setting, if self.is_default { " (default)" } else { "" })
     }
 }
 
-/// The best setting of a work on some CPUs.
+/// The best setting of a work on a number of CPUs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Best {
     pub(super) work: String,
     pub(super) cpus: u32,
-    /// Whether the profile was held against measurements on so many CPUs.
+    /// `true` if the profile is validated for this number of CPUs.
     pub(super) validated: bool,
     pub(super) setting: String,
-    /// The mean over seeds, sizes and the like.
+    /// The mean over seeds, sizes, numbers of operations and think times.
     pub(super) mean: f64,
-    /// What the values lie between.
+    /// The smallest and the largest value.
     pub(super) spread: [f64; 2],
-    /// The setting after it, and what it reaches of the best.
+    /// The second best setting, and its ratio to the best.
     pub(super) second: Option<(String, f64)>,
 }
 
-/// What one setting is ahead of another one, where both have run.
+/// The lead of one setting over another one, on the runs that both have.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Lead {
     pub(super) setting: String,
-    /// The works, CPUs and seeds that both have run on.
+    /// Number of works, CPUs and seeds on which both have run.
     pub(super) runs: u64,
-    /// What the other setting reaches of this one: the geometric mean.
+    /// The geometric mean of the ratio of the other setting's value to this one's.
     pub(super) reaches: f64,
-    /// Its standard error as seeds have it, as a part: 0.01 is one per cent. `None`: a trace, or one seed.
+    /// The standard error of `reaches` over seeds, as a fraction: 0.01 is one per cent. `None` for a trace, or for one seed.
     pub(super) chance: Option<f64>,
 }
 
 impl Lead {
-    /// The difference is at most twice its standard error; without chance, there is none.
+    /// Returns `true` if the difference is at most twice its standard error; without a standard error, if there is no difference.
     pub(super) fn is_tie(&self) -> bool {
         self.reaches.ln().abs() <= (2.0 * self.chance.unwrap_or(0.0)).max(1e-9)
     }
@@ -76,7 +77,8 @@ pub(super) fn place(row: &Row) -> Place<'_> {
     (&row.work, row.cpus)
 }
 
-/// Each row with what it reaches of the best setting under the same work, on the same CPUs, with the same seed and so on.
+/// Each row, with the ratio of its value to the best setting's under the same work, on the same CPUs, with the same seed and so
+/// on.
 pub(super) fn of_best(rows: &[Row], metric: Metric) -> impl Iterator<Item = (&Row, f64)> + Clone {
     let mut best: FxHashMap<Cell<'_>, f64> = FxHashMap::default();
     for row in rows {
@@ -122,14 +124,14 @@ pub(super) fn scores(rows: &[Row], metric: Metric) -> Vec<Score> {
     scores
 }
 
-/// What a setting is ahead of all others, the nearest one first.
+/// The leads of a setting over all others, the smallest first.
 pub(super) fn leads(rows: &[Row], metric: Metric, setting: &str) -> Vec<Lead> {
     let own: FxHashMap<_, _> = rows
         .iter()
         .filter(|row| row.setting == setting)
         .map(|row| (cell(row), row.numbers.get(metric)))
         .collect();
-    // Of each other setting: all but the seed, with the logarithms of what it reaches, by seed.
+    // For each other setting: the parameters without the seed, and for these the logarithms of the ratios, one for each seed.
     type Logs<'a> = BTreeMap<Cell<'a>, Vec<f64>>;
     let mut others: BTreeMap<&str, Logs<'_>> = BTreeMap::new();
     for row in rows.iter().filter(|row| row.setting != setting) {
@@ -137,7 +139,7 @@ pub(super) fn leads(rows: &[Row], metric: Metric, setting: &str) -> Vec<Lead> {
         let reaches = metric.ratio(row.numbers.get(metric), *own);
         let (work, cpus, size, ops, think, _) = cell(row);
         let but_seed = (work, cpus, size, ops, think, None);
-        // Where one of two is nothing, the other one is a thousand times as much.
+        // If one of the two values is 0, the ratio or its inverse is infinite: it is limited to a thousand.
         let log = reaches.clamp(1e-3, 1e3).ln();
         others.entry(&row.setting).or_default().entry(but_seed).or_default().push(log);
     }
@@ -161,7 +163,7 @@ pub(super) fn leads(rows: &[Row], metric: Metric, setting: &str) -> Vec<Lead> {
     leads
 }
 
-/// The mean, and the variance of that mean, which one value does not tell.
+/// The mean, and the variance of that mean, which needs more than one value.
 pub(super) fn mean(values: &[f64]) -> (f64, Option<f64>) {
     let n = values.len() as f64;
     let mean = values.iter().sum::<f64>() / n;
@@ -206,7 +208,7 @@ pub(super) fn best(rows: &[Row], metric: Metric) -> Vec<Best> {
 pub(super) mod tests {
     use super::*;
 
-    /// A row under one work, with so many operations a microsecond.
+    /// A row of one work, with `value` operations in a microsecond.
     pub(in super::super) fn row(work: &str, cpus: u32, seed: u64, setting: &str, value: f64) -> Row {
         let numbers = serde_json::json!({
             "cpus": cpus, "operations": 1, "ns": 1.0, "operations_per_us": value, "waiting": 0.0, "lines_per_operation": 0.0,
@@ -253,14 +255,14 @@ pub(super) mod tests {
         let tie = |name: &str| leads.iter().find(|lead| lead.setting == name).unwrap();
         assert!(tie("same").is_tie() && tie("same").chance == Some(0.0));
         assert!(tie("by-chance").is_tie() && tie("by-chance").chance > Some(0.0));
-        // A tenth less under each seed: there is no chance in it.
+        // A tenth less under each seed: this difference has no chance in it.
         assert!(!tie("slower").is_tie() && (tie("slower").reaches - 0.9).abs() < 1e-9);
         let scores = scores(&rows, metric());
         let ties: Vec<_> = scores.iter().filter(|score| score.ties).map(|score| &*score.setting).collect();
         assert_eq!((&*scores[0].setting, ties), ("a", vec!["same", "by-chance"]));
     }
 
-    /// Of a setting that was dropped early, only some seeds are there: only these are compared.
+    /// A setting that was dropped early has only some seeds: the comparison uses only these.
     #[test]
     fn settings_are_compared_where_both_have_run() {
         let mut rows: Vec<_> = (0..4).map(|seed| row("w", 1, seed, "a", 10.0)).collect();

@@ -1,4 +1,4 @@
-//! What the verbs take.
+//! The arguments of the commands.
 
 use super::engines::TimeLimit;
 use super::plan::Plan;
@@ -15,10 +15,10 @@ use uslab_sync::shard::Shard;
 
 /// Run many points of `uslab scale`: traces or workloads, designs, knobs, CPUs and seeds, on one machine or on many.
 ///
-/// FILE says what the sweep is of. Alone, the verb says how many items that is. An item's result is a function of what the item runs, of the
-/// prices and of the simulator's version, and its file is named by the hash of these. So shares can run anywhere, at any time and again,
-/// and a sweep finds the results of items that it has in common with another one. The sweep's own hash tells whether two machines mean
-/// the same sweep.
+/// FILE describes the sweep. Without a command, the number of its items is shown. An item's result depends only on its
+/// parameters, on the prices and on the simulator's version, and its file is named by the hash of these. So shares can run
+/// anywhere, at any time and again, and a sweep finds the results of items that another sweep has run. The hash of the sweep
+/// shows whether two machines run the same sweep.
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true, arg_required_else_help = true, after_help = FILE_HELP)]
 pub(crate) struct SweepArgs {
@@ -73,20 +73,20 @@ pub(super) enum Verb {
     Merge(MergeArgs),
     Slurm(SlurmArgs),
     K8s(KubernetesArgs),
-    /// Write a container's file: the command as one static program, built in the repository's root.
+    /// Write a container's file: it builds the command as one static program, in the repository's root.
     Container,
 }
 
 /// The sweep, and where its files are.
 #[derive(Debug, Args)]
 pub(super) struct Of {
-    /// What the sweep is of: see `uslab sweep --help`.
+    /// The sweep's file: see `uslab sweep --help`.
     #[arg(value_name = "FILE")]
     pub(super) file: PathBuf,
-    /// The folder of the traces. Default: as FILE says, or FILE's own.
+    /// Folder of the traces. Default: as FILE says, or FILE's folder.
     #[arg(long, value_name = "FOLDER")]
     pub(super) inputs: Option<PathBuf>,
-    /// The folder of the results. Default: as FILE says, or FILE with the ending `.results`.
+    /// Folder of the results. Default: as FILE says, or FILE with the ending `.results`.
     #[arg(long, value_name = "FOLDER")]
     pub(super) results: Option<PathBuf>,
 }
@@ -97,7 +97,7 @@ impl Of {
         let store = Store::new(&plan, self.results.as_deref());
         Ok((plan, store))
     }
-    /// A verb on the same files, as a user types it.
+    /// The command line of a command on the same files.
     pub(super) fn command(&self, verb: &str) -> String {
         let mut command = format!("{} sweep {verb} {}", program(), quoted(&self.file.to_string_lossy()));
         for (option, path) in [("--inputs", &self.inputs), ("--results", &self.results)] {
@@ -109,19 +109,19 @@ impl Of {
     }
 }
 
-/// This program, as its user called it.
+/// The name of this program, as its user called it.
 pub(super) fn program() -> String {
-    // `cargo run` tells a program which package it is of. The alias of this workspace is shorter than what it stands for.
+    // `cargo run` sets the package's name for a program. The workspace's alias is shorter than the command that it stands for.
     if std::env::var("CARGO_PKG_NAME").is_ok_and(|name| name == env!("CARGO_PKG_NAME")) {
         return "cargo uslab-sweep".to_owned();
     }
     std::env::args_os().next().map_or_else(|| "uslab".to_owned(), |name| quoted(&name.to_string_lossy()))
 }
 
-/// How often a run says how far it is.
+/// How often a run reports its progress.
 #[derive(Debug, Args)]
 pub(super) struct ProgressArgs {
-    /// Seconds between lines of progress, where standard error is no terminal. On a terminal there is a bar.
+    /// Seconds between lines of progress, if standard error is not a terminal. On a terminal there is a bar.
     #[arg(long = "progress", value_name = "SECONDS", default_value_t = 30)]
     seconds: u32,
 }
@@ -134,9 +134,9 @@ impl ProgressArgs {
 
 /// Run the items that have no result: all, a share, or one.
 ///
-/// The share is what --shard says; left out, what the engine says that runs this: SLURM_ARRAY_TASK_ID with _COUNT, _MIN and _STEP, or
-/// JOB_COMPLETION_INDEX with JOB_COMPLETIONS or --shards; else it is all. Results appear under their names when they are whole. Run it
-/// again after whatever stopped it: what is there is not run again.
+/// The share is given by --shard; without it, by the engine that starts the command: SLURM_ARRAY_TASK_ID with _COUNT, _MIN and
+/// _STEP, or JOB_COMPLETION_INDEX with JOB_COMPLETIONS or --shards; otherwise all items are run. Results get their names only
+/// when they are complete. After an interruption run it again: items with a result are not run again.
 #[derive(Debug, Args)]
 pub(super) struct RunArgs {
     #[command(flatten)]
@@ -144,135 +144,139 @@ pub(super) struct RunArgs {
     /// Share I of N, counted from 0.
     #[arg(long, value_name = "I/N", conflicts_with_all = ["item", "shards"])]
     pub(super) shard: Option<Shard>,
-    /// How many shares there are, where an engine says which one this is.
+    /// Number of shares, if an engine gives only the number of this one.
     #[arg(long, value_name = "N", conflicts_with = "item")]
     pub(super) shards: Option<NonZeroU64>,
-    /// One item, whether it has a result or not.
+    /// Run this item, even if it has a result.
     #[arg(long, value_name = "N")]
     pub(super) item: Option<u64>,
-    /// The sweep's hash, or its first 16 digits. With another one nothing runs: a file or a trace has been changed.
+    /// The sweep's hash, or its first 16 digits. If the sweep has another one, nothing runs: a file or a trace has been changed.
     #[arg(long, value_name = "HEX")]
     pub(super) hash: Option<String>,
-    /// Threads. Default: one a CPU.
+    /// Threads. Default: one for each CPU.
     #[arg(long, value_name = "N")]
     pub(super) threads: Option<NonZeroUsize>,
     #[command(flatten)]
     pub(super) progress: ProgressArgs,
 }
 
-/// Say what is done, missing, failed or damaged, and what items took.
+/// Show which items are done, missing, failed or damaged, and how long items took.
 ///
-/// Exit code 1 unless every item has a result.
+/// The exit code is 1 unless every item has a result.
 #[derive(Debug, Args)]
 pub(super) struct StatusArgs {
     #[command(flatten)]
     pub(super) of: Of,
 }
 
-/// Make one of all results: the best settings, how much each knob matters, CSV, Parquet, a page.
+/// Put all results together: the best settings, how much each knob matters, CSV, Parquet, a page.
 ///
-/// If items have no result, it says which failed, and the command that runs what is left. Then nothing is written, and the exit code is 1.
+/// If items have no result, it shows which failed, and the command that runs the rest. Then nothing is written, and the exit code
+/// is 1.
 #[derive(Debug, Args)]
 pub(super) struct MergeArgs {
     #[command(flatten)]
     pub(super) of: Of,
-    /// What settings are judged by: operations_per_us, ns, waiting, lines_per_operation or slabs.
+    /// Metric that settings are judged by: operations_per_us, ns, waiting, lines_per_operation or slabs.
     #[arg(long, value_name = "METRIC", default_value = "operations_per_us")]
     pub(super) by: Metric,
-    /// Merge what is there, though it is not all: exit code 0, unless nothing is there.
+    /// Put together the existing results although some are missing: exit code 0, unless there is none.
     #[arg(long)]
     pub(super) partial: bool,
-    /// Write a row an item as CSV: FILE, or `-` for standard output. Units of the columns are in the book, "A sweep in ten minutes".
+    /// Write one row for each item as CSV: FILE, or `-` for standard output. Units of the columns are in the book, "A sweep in
+    /// ten minutes".
     #[arg(long, value_name = "FILE")]
     pub(super) csv: Option<PathBuf>,
-    /// Write the same as Parquet.
+    /// Write the rows of --csv as Parquet.
     #[arg(long, value_name = "FILE")]
     pub(super) parquet: Option<PathBuf>,
-    /// Write a page with tables and pictures: one file, which fetches nothing.
+    /// Write a page with tables and pictures: one file, which needs no network.
     #[arg(long, value_name = "FILE")]
     pub(super) html: Option<PathBuf>,
 }
 
 /// Write a script for `sbatch`: an array of shares, each of which can be requeued.
 ///
-/// The program, FILE, its traces and the results have to be on folders that all nodes share. The folder of the results is made here. A
-/// task ends with exit code 2 on a node that has not all of them.
+/// The program, FILE, its traces and the results must be in folders that all nodes share. The folder of the results is made here.
+/// On a node that does not have all of them, a task ends with exit code 2.
 #[derive(Debug, Args)]
 pub(super) struct SlurmArgs {
     #[command(flatten)]
     pub(super) of: Of,
-    /// Tasks of the array, at most as many as there are items.
+    /// Tasks of the array; if there are fewer items, as many as items.
     #[arg(long, value_name = "N", default_value = "100")]
     pub(super) shards: NonZeroU64,
-    /// CPUs of a task.
+    /// CPUs of each task.
     #[arg(long, value_name = "N", default_value = "1")]
     pub(super) cpus: NonZeroU32,
-    /// The longest a task may take: seconds, or [DAYS-]HOURS:MINUTES:SECONDS.
+    /// Time limit of a task: seconds, or [DAYS-]HOURS:MINUTES:SECONDS.
     #[arg(long, value_name = "TIME")]
     pub(super) time: Option<TimeLimit>,
-    /// Memory of a task, as sbatch has it: 2G.
+    /// Memory of a task, in sbatch's form: 2G.
     #[arg(long, value_name = "SIZE", value_parser = word)]
     pub(super) memory: Option<String>,
-    /// The partition.
+    /// Partition of the cluster.
     #[arg(long, value_name = "NAME", value_parser = word)]
     pub(super) partition: Option<String>,
-    /// The command on the nodes: a file on a shared folder. Default: this one.
+    /// Path of the command on the nodes: a file in a shared folder. Default: this program.
     #[arg(long, value_name = "FILE")]
     pub(super) program: Option<PathBuf>,
 }
 
 /// Write an Indexed Job for `kubectl apply --filename`, as JSON.
 ///
-/// The claim's volume is mounted at /sweep. FILE is expected at its top, and results go into its folder `results`. Traces lie there as they
-/// lie beside FILE; or, as an object store's folder would, on a volume of their own that is mounted read-only. Results need a volume
-/// that can rename files, which most mounts of object stores cannot, and that several nodes may write to (ReadWriteMany). Pods run as
-/// user and group 65534, and the volume is made writable for that group, as far as its driver can do that.
+/// The claim's volume is mounted at /sweep. FILE must be in its top folder; results are written into its folder `results`. Traces
+/// are there in the same places as in FILE's folder here; or they are on a second volume, such as a folder of an object store,
+/// which is mounted read-only. Results need a volume that can rename files, which most mounts of object stores cannot, and that
+/// several nodes may write to (ReadWriteMany). Pods run as user and group 65534, and the volume is made writable for that group,
+/// if its driver can do that.
 #[derive(Debug, Args)]
 pub(super) struct KubernetesArgs {
     #[command(flatten)]
     pub(super) of: Of,
-    /// Completions of the Job, at most as many as there are items.
+    /// Completions of the Job; if there are fewer items, as many as items.
     #[arg(long, value_name = "N", default_value = "100", value_parser = clap::value_parser!(u64).range(1..=100_000))]
     pub(super) shards: u64,
-    /// Pods at once.
+    /// Pods at the same time.
     #[arg(long, value_name = "N", default_value = "10", value_parser = clap::value_parser!(u64).range(1..=100_000))]
     pub(super) parallelism: u64,
-    /// The container's image, built from what `uslab sweep container` writes.
+    /// Container image, built from the file that `uslab sweep container` writes.
     #[arg(long, value_name = "IMAGE")]
     pub(super) image: String,
-    /// The PersistentVolumeClaim of the volume with FILE, to which results are written.
+    /// PersistentVolumeClaim of the volume with FILE, to which results are written.
     #[arg(long, value_name = "NAME")]
     pub(super) claim: String,
-    /// That of the volume with the traces.
+    /// PersistentVolumeClaim of the volume with the traces.
     #[arg(long, value_name = "NAME")]
     pub(super) inputs_claim: Option<String>,
-    /// CPUs of a pod.
+    /// CPUs of each pod.
     #[arg(long, value_name = "N", default_value = "1")]
     pub(super) cpus: NonZeroU32,
-    /// Memory of a pod.
+    /// Memory of each pod.
     #[arg(long, value_name = "SIZE", default_value = "1Gi")]
     pub(super) memory: String,
-    /// The longest a pod may take: seconds, or [DAYS-]HOURS:MINUTES:SECONDS. It is ended then, and its share goes on in another one, three
-    /// times at most.
+    /// Time limit of a pod: seconds, or [DAYS-]HOURS:MINUTES:SECONDS. After it the pod is ended, and its share continues in
+    /// another pod, at most three times.
     #[arg(long, value_name = "TIME")]
     pub(super) time: Option<TimeLimit>,
-    /// The longest all of the Job may take.
+    /// Time limit of the whole Job.
     #[arg(long, value_name = "TIME")]
     pub(super) deadline: Option<TimeLimit>,
-    /// Write the Job that merges: one pod, to be applied after the other Job is done. CSV, Parquet and page go to /sweep, the report to
-    /// its log.
+    /// Write the Job that puts the results together: one pod, to be applied after the other Job is done. CSV, Parquet and page
+    /// are written to /sweep, the report to the pod's log.
     #[arg(long, conflicts_with_all = ["shards", "parallelism"])]
     pub(super) merge: bool,
 }
 
-/// Find the best setting of a sweep's file with fewer runs: by rounds, of which each drops settings and adds seeds and traces.
+/// Find the best setting of a sweep's file with fewer runs: in rounds, each of which drops settings and adds seeds and traces.
 ///
-/// Successive halving. The last round has all traces and seeds, and each one before it a third of the next one's, rounded up (--factor). The
-/// first one has all settings, and each next one the best third of them. There are as many rounds as it takes to get to three settings,
-/// but no more than have ever more traces or seeds: a setting goes by runs that the round before did not have. Each
-/// round is a sweep's file of its own in the folder FILE with the ending `.tune`, so an engine can run it as an array. Results of all rounds
-/// lie with those of FILE, and what is there already, from whatever sweep, is not run again. At the end the setting is compared with
-/// all others where these have run, and those that cannot be told from it are marked.
+/// The method is successive halving. The last round has all traces and seeds, and each earlier round a third of the next one's,
+/// rounded up (--factor). The first round has all settings, and each later round the best third of them. There are as many rounds
+/// as are needed to get to three settings, but only as long as each has more traces or seeds than the one before: so a setting is
+/// always dropped because of runs that the round before did not have. Each round is a sweep's file in the folder FILE with the
+/// ending `.tune`, so an engine can run it as an array. Results of all rounds are stored with FILE's, and existing results of any
+/// sweep are not run again. At the end the best setting is compared with all others on the runs that both have, and settings
+/// whose difference may be chance are marked.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -284,26 +288,26 @@ Examples:
 pub(crate) struct TuneArgs {
     #[command(flatten)]
     pub(super) of: Of,
-    /// What settings are judged by: operations_per_us, ns, waiting, lines_per_operation or slabs.
+    /// Metric that settings are judged by: operations_per_us, ns, waiting, lines_per_operation or slabs.
     #[arg(long, value_name = "METRIC", default_value = "operations_per_us")]
     pub(super) by: Metric,
-    /// One setting in so many goes on to the next round.
+    /// One in N settings stays for the next round.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(2..=100))]
     pub(super) factor: u64,
-    /// Run one round, write the next one's file, and stop.
+    /// Run one round, write the next round's file, and stop.
     #[arg(long)]
     pub(super) step: bool,
-    /// Run nothing: judge what is there, write the next round's file, and stop.
+    /// Run nothing: judge the existing results, write the next round's file, and stop.
     #[arg(long, conflicts_with = "step")]
     pub(super) no_run: bool,
-    /// Threads. Default: one a CPU.
+    /// Threads. Default: one for each CPU.
     #[arg(long, value_name = "N")]
     pub(super) threads: Option<NonZeroUsize>,
     #[command(flatten)]
     pub(super) progress: ProgressArgs,
 }
 
-/// A word of a script's line.
+/// Checks that a text can be written into a line of a script without quotes.
 fn word(text: &str) -> Result<String, String> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-:,".contains(c);
     match !text.is_empty() && text.chars().all(is_plain) {

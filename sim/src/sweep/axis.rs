@@ -5,7 +5,7 @@ use serde::Deserialize;
 /// The most values of an axis.
 const MOST: usize = 100_000;
 
-/// What an axis is written as.
+/// The values of an axis, all listed.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(try_from = "toml::Value")]
 pub(super) struct Axis(Vec<u64>);
@@ -21,7 +21,7 @@ struct Range {
 }
 
 impl Axis {
-    /// One value.
+    /// An axis with one value.
     pub(super) fn one(value: u64) -> Self {
         Self(vec![value])
     }
@@ -32,8 +32,8 @@ impl Axis {
 }
 
 impl Range {
-    /// Its values, up to `to`, which is one only where a step or a factor leads to it. Those of a factor are products, rounded: no
-    /// function of a library is asked, so that every machine has the same ones.
+    /// The values up to `to`; `to` itself is one only if a step or a factor leads to it. With a factor they are products,
+    /// rounded, computed without library functions, so that every machine gets the same values.
     fn values(&self) -> Result<Vec<u64>, String> {
         let &Self { from, to, step, factor } = self;
         if from > to {

@@ -1,4 +1,4 @@
-//! What engines are given that run a sweep's shares: a script for Slurm, a Job for Kubernetes, a file for a container.
+//! Files for the engines that run a sweep's shares: a script for Slurm, a Job for Kubernetes, a file for a container.
 
 use super::plan::Plan;
 use crate::output::quoted;
@@ -7,15 +7,15 @@ use std::fmt::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-/// The most tasks of an array, where an administrator has set nothing else (`MaxArraySize` of slurm.conf is one more).
+/// The most tasks of an array with Slurm's default (`MaxArraySize` of slurm.conf is one more).
 pub(super) const SLURM_TASKS: u64 = 1000;
 
-/// What an array of more of them needs.
+/// A message for arrays with more tasks.
 pub(super) fn many_tasks(shards: u64) -> String {
     format!("more than {SLURM_TASKS} tasks need a cluster whose MaxArraySize is above {shards}")
 }
 
-/// How long something may take, in seconds: `3600` is `01:00:00`.
+/// A time limit in seconds: `3600` is `01:00:00`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TimeLimit(u32);
 
@@ -46,7 +46,7 @@ impl FromStr for TimeLimit {
 }
 
 impl fmt::Display for TimeLimit {
-    /// As `sbatch` takes it: a number alone would be minutes there.
+    /// The form that `sbatch` reads: it would take a number without colons as minutes.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self(seconds) = self;
         write!(f, "{:02}:{:02}:{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60)
@@ -63,7 +63,7 @@ pub(super) struct Slurm<'a> {
     pub(super) partition: Option<&'a str>,
     pub(super) inputs: Option<&'a Path>,
     pub(super) results: &'a Path,
-    /// The command `uslab`, as nodes have it.
+    /// Path of the command `uslab` on the nodes.
     pub(super) program: &'a Path,
 }
 
@@ -71,13 +71,13 @@ fn path(path: &Path) -> String {
     quoted(&path.to_string_lossy())
 }
 
-/// A path from the root: a job begins in a folder of its own.
+/// An absolute path: a job begins in another folder.
 fn from_root(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
-/// A name for a job: small letters, digits and hyphens, as Kubernetes has them, at most 63. Its end is the sweep's hash, so that a changed
-/// sweep is another job.
+/// A name for a job: small letters, digits and hyphens, as Kubernetes requires, at most 63. It ends with the sweep's hash, so
+/// that a changed sweep is another job.
 fn job_name(plan: &Plan) -> String {
     let stem = plan.path.file_stem().unwrap_or_default().to_string_lossy().to_lowercase();
     let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
@@ -85,7 +85,7 @@ fn job_name(plan: &Plan) -> String {
     format!("{}-{}", name.trim_matches('-'), &plan.hash[..10])
 }
 
-/// The array of a sweep.
+/// The script for a sweep's array of shares.
 pub(super) fn slurm(plan: &Plan, options: &Slurm<'_>) -> String {
     let Slurm { shards, cpus, time, memory, partition, inputs, results, program } = options;
     let name = job_name(plan);
@@ -141,21 +141,21 @@ pub(super) struct Kubernetes<'a> {
     pub(super) shards: u64,
     pub(super) parallelism: u64,
     pub(super) image: &'a str,
-    /// Of the volume with the sweep's file and its results.
+    /// The claim of the volume with the sweep's file and its results.
     pub(super) claim: &'a str,
-    /// Of the volume with the traces, where it is another one.
+    /// The claim of the volume with the traces, if it is another volume.
     pub(super) inputs_claim: Option<&'a str>,
     pub(super) cpus: u32,
     pub(super) memory: &'a str,
-    /// Of a pod, and of the whole Job.
+    /// Time limits of a pod, and of the whole Job.
     pub(super) time: Option<TimeLimit>,
     pub(super) deadline: Option<TimeLimit>,
-    /// One pod that merges, in the place of shares.
+    /// `true` for the Job of one pod that puts the results together.
     pub(super) merge: bool,
 }
 
-/// The Indexed Job of a sweep. A share that ends with exit code 2, which is bad input, ends the Job; any other failure has its share
-/// run again, three times at most.
+/// The Indexed Job of a sweep. A share that ends with exit code 2 (bad input) ends the Job; after any other failure the share
+/// runs again, at most three times.
 pub(super) fn kubernetes(plan: &Plan, options: &Kubernetes<'_>) -> Value {
     let Kubernetes { parallelism, image, claim, inputs_claim, cpus, memory, time, deadline, merge, .. } =
         options;
@@ -199,7 +199,7 @@ pub(super) fn kubernetes(plan: &Plan, options: &Kubernetes<'_>) -> Value {
                 "metadata": { "labels": { "app": "uslab", "sweep": plan.short_hash() } },
                 "spec": {
                     "restartPolicy": "Never",
-                    // The container's user may write where its group may.
+                    // The container's user may write to files that its group may write to.
                     "securityContext": {
                         "runAsNonRoot": true, "runAsUser": USER, "runAsGroup": USER, "fsGroup": USER,
                         "fsGroupChangePolicy": "OnRootMismatch"
@@ -208,7 +208,7 @@ pub(super) fn kubernetes(plan: &Plan, options: &Kubernetes<'_>) -> Value {
                         "name": "uslab",
                         "image": image,
                         "args": args,
-                        // The share's number is in JOB_COMPLETION_INDEX already.
+                        // The share's number is already in JOB_COMPLETION_INDEX.
                         "env": [{ "name": "JOB_COMPLETIONS", "value": shards.to_string() }],
                         "resources": { "requests": { "cpu": cpus.to_string(), "memory": memory }, "limits": { "memory": memory } },
                         "volumeMounts": mounts
@@ -227,10 +227,10 @@ pub(super) fn kubernetes(plan: &Plan, options: &Kubernetes<'_>) -> Value {
     job
 }
 
-/// Who a container runs as: nobody.
+/// The user of a container: the number of the user `nobody`.
 const USER: u32 = 65534;
 
-/// A file that builds the command as one static program, on nothing.
+/// A file that builds the command as one static program, in an otherwise empty image.
 pub(super) const CONTAINER: &str = concat!(
     "\
 # Written by `uslab sweep container`. In the repository's root:

@@ -1,10 +1,11 @@
-//! Successive halving: all settings on little, the best of them on more, until one is left.
+//! Successive halving: all settings on few traces or seeds, the best of them on more, until few are left.
 //!
-//! Jamieson and Talwalkar, "Non-stochastic Best Arm Identification and Hyperparameter Optimization" (AISTATS 2016). What grows from
-//! round to round is the number of traces and of seeds: each run is one of the whole sweep.
+//! Jamieson and Talwalkar, "Non-stochastic Best Arm Identification and Hyperparameter Optimization" (AISTATS 2016). The number of
+//! traces and of seeds grows from round to round: each run of a round is a run of the whole sweep.
 
-/// How many settings each round has, from all of them to at most `factor`, if lists of such lengths last so long: each round has more of
-/// one of them than the round before, so no setting goes by what is known already.
+/// The number of settings in each round, from all of them to at most `factor`. `lists` are the numbers of traces and of seeds.
+/// There are no more rounds than one of these can grow through: each round has more traces or more seeds than the one before, so
+/// a setting is never dropped because of runs that were already known.
 pub(super) fn rounds(settings: u64, factor: u64, lists: [usize; 2]) -> Vec<u64> {
     let fewer = |n: u64, least: u64| (n > least).then(|| n.div_ceil(factor));
     let lasts = |all: usize| std::iter::successors(Some(all as u64), |n| fewer(*n, 1)).count();
@@ -12,7 +13,7 @@ pub(super) fn rounds(settings: u64, factor: u64, lists: [usize; 2]) -> Vec<u64> 
     rounds.take(lists.map(lasts).into_iter().max().unwrap_or(1)).collect()
 }
 
-/// How many of a list a round has: all in the last one, and in each one before a part of it, at least one.
+/// The number of traces (or seeds) in a round, of `all`: all in the last round, a part in each earlier one, at least one.
 pub(super) fn part(all: usize, round: usize, rounds: usize, factor: u64) -> usize {
     let left = rounds.saturating_sub(round + 1) as u32;
     let divisor = factor.checked_pow(left).map_or(usize::MAX, |n| usize::try_from(n).unwrap_or(usize::MAX));
@@ -34,7 +35,8 @@ mod tests {
         assert_eq!(part(5, 0, 70, 3), 1);
     }
 
-    /// Of 35 settings on 3 seeds, 31 were dropped in rounds two and three by the one seed that round one had.
+    /// A regression: of 35 settings on 3 seeds, 31 were dropped in rounds two and three because of the one seed that round one
+    /// had.
     #[test]
     fn no_round_drops_settings_on_what_the_round_before_had() {
         assert_eq!(rounds(35, 3, [0, 3]), [35, 12]);

@@ -1,32 +1,32 @@
-//! What an item's result depends on, and the hash that the result's file is named by.
+//! The parameters that an item's result depends on, and the hash of them that names the result's file.
 //!
-//! It does not depend on the sweep. So a sweep with more seeds, other designs or another order of them finds the results of all items that
-//! it shares with another one, and so do the rounds of `uslab tune`.
+//! The result does not depend on the sweep. So a sweep with more seeds, other designs or another order of them finds the results
+//! of all items that it shares with another sweep, and so do the rounds of `uslab tune`.
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::fmt;
 
-/// All that a result depends on. Two items with the same identity have the same result.
+/// All parameters that a result depends on. Two items with the same identity have the same result.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Identity {
-    /// The simulator's version.
+    /// Version of the simulator.
     pub(super) simulator: String,
     /// SHA-256 of the prices.
     pub(super) profile: String,
     pub(super) of: IdentityOf,
     /// The design with its knobs.
     pub(super) setting: String,
-    /// `None`: as many as the trace has.
+    /// Number of CPUs; `None` is as many as the trace has.
     pub(super) cpus: Option<u32>,
 }
 
-/// What CPUs do.
+/// The work of the CPUs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub(super) enum IdentityOf {
-    /// A trace, by its bytes and those of the tables that are read with it.
+    /// A trace, by a hash of its bytes and of the tables that are read with it.
     Trace {
         sha256: String,
     },
@@ -45,7 +45,7 @@ pub(super) struct Key(u128);
 
 impl Identity {
     pub(super) fn key(&self) -> Key {
-        // Fields in the order of the declaration: the text is the same everywhere.
+        // JSON has the fields in the order of their declaration, so the text is the same everywhere.
         let text = serde_json::to_vec(self).unwrap_or_default();
         Key(Sha256::digest(text).iter().take(16).fold(0, |n, byte| n << 8 | u128::from(*byte)))
     }

@@ -1,4 +1,4 @@
-//! All results of a sweep as one: what is missing, tables, CSV and Parquet.
+//! All results of a sweep put together: missing items, tables, CSV and Parquet.
 
 use super::analysis::{self, Best, Score};
 use super::plan::{Plan, Work};
@@ -16,17 +16,17 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
-/// Rows of a row group.
+/// Rows in a row group of Parquet.
 const GROUP: usize = 65_536;
-/// Settings that are shown.
+/// The most settings in the text.
 const SHOWN: usize = 10;
-/// Reasons of failures that are told.
+/// The most different reasons of failures in the text.
 const MOST_REASONS: usize = 20;
 
-/// What there is of a sweep.
+/// The existing results of a sweep.
 #[derive(Debug, Default)]
 pub(super) struct Collected {
-    /// In the order of their numbers.
+    /// Rows in the order of their items' numbers.
     pub(super) rows: Vec<Row>,
     pub(super) missing: Vec<u64>,
     pub(super) failed: Vec<(u64, String)>,
@@ -36,7 +36,7 @@ pub(super) struct Collected {
 /// Reads all results.
 ///
 /// # Errors
-/// One is of another item, or cannot be read.
+/// A result is of another item, or cannot be read.
 pub(super) fn collect(plan: &Plan, store: &Store, progress: &Progress) -> anyhow::Result<Collected> {
     let stage = progress.stage("reading", plan.len());
     let mut all = Collected::default();
@@ -56,11 +56,12 @@ pub(super) fn collect(plan: &Plan, store: &Store, progress: &Progress) -> anyhow
 }
 
 impl Collected {
-    /// Whether every item has a result.
+    /// Returns `true` if every item has a result.
     pub(super) fn is_whole(&self) -> bool {
         self.missing.is_empty() && self.failed.is_empty() && self.damaged.is_empty()
     }
-    /// What is not there: a line for each failure and each damaged file, and one with the command that runs all of it.
+    /// Messages about items without a result: a line for each failure and each damaged file, and one with the command that runs
+    /// all of them.
     pub(super) fn complaints(&self, plan: &Plan, command: &str) -> Vec<String> {
         let Self { missing, failed, damaged, .. } = self;
         let mut lines = failures(plan, "failed", failed);
@@ -74,7 +75,7 @@ impl Collected {
     }
 }
 
-/// A line for each reason, with the items that it is of, and of a trace with its place in the sweep's file.
+/// A line for each reason, with its items, and for a trace with its line in the sweep's file.
 pub(super) fn failures(plan: &Plan, what: &str, items: &[(u64, String)]) -> Vec<String> {
     let mut reasons: Vec<(&str, Vec<u64>)> = vec![];
     for (item, why) in items {
@@ -106,12 +107,12 @@ pub(super) fn failures(plan: &Plan, what: &str, items: &[(u64, String)]) -> Vec<
     lines
 }
 
-/// So many items.
+/// A number of items, in words.
 pub(super) fn counted(items: u64) -> String {
     format!("{} item{}", grouped(items), if items == 1 { "" } else { "s" })
 }
 
-/// What a sweep says.
+/// The report of a sweep.
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
     pub(super) sweep: String,
@@ -121,7 +122,7 @@ pub(super) struct Report {
     pub(super) failed: u64,
     pub(super) damaged: u64,
     pub(super) metric: &'static str,
-    /// The profile, and the CPUs up to which it was held against measurements.
+    /// Name of the profile, and the number of CPUs up to which it is validated.
     pub(super) profile: String,
     pub(super) validated_cpus: u32,
     pub(super) settings: Vec<Score>,
@@ -146,7 +147,7 @@ impl Report {
             sensitivity: sensitivity::sensitivity(&all.rows, metric),
         }
     }
-    /// What is simulated only.
+    /// A sentence about the numbers that are simulated only.
     pub(super) fn validated(&self) -> String {
         let profile = &self.profile;
         match self.validated_cpus {
@@ -161,7 +162,7 @@ impl Report {
     }
 }
 
-/// How sure the indices of a design are.
+/// A sentence about how exact the indices of a design are.
 pub(super) fn sureness(of: &Sensitivity) -> String {
     let Sensitivity { settings, left_out, method, chance, .. } = of;
     let mut said = match method {
@@ -184,7 +185,7 @@ pub(super) fn sureness(of: &Sensitivity) -> String {
     said
 }
 
-/// An index as per cent. What is less than a fit misses is a bound.
+/// An index in per cent. If it is smaller than the part that the fit does not predict, only an upper bound is shown.
 pub(super) fn index(part: f64, method: Method) -> String {
     match method {
         Method::Fit { predicts } if part < 1.0 - predicts => {
@@ -194,13 +195,13 @@ pub(super) fn index(part: f64, method: Method) -> String {
     }
 }
 
-/// A part as per cent.
+/// A fraction in per cent.
 pub(super) fn percent(part: f64) -> String {
-    // A sum of nothing is -0.
+    // Adding 0 turns -0 into 0: an empty sum is -0.
     format!("{:.1} %", 100.0 * part + 0.0)
 }
 
-/// A number with four digits or so.
+/// A number with about four digits.
 pub(super) fn short(number: f64) -> String {
     match number.abs() {
         1000.0.. => format!("{number:.0}"),
@@ -294,7 +295,8 @@ impl fmt::Display for Report {
     }
 }
 
-/// What a knob's means lie between, in % of the best: of all works, of the one where they differ most, with its name; and the values.
+/// The range of a knob's means, in % of the best, over all works; the work and CPUs with the largest range, with that range; and
+/// the knob's values.
 pub(super) fn ranges(effect: &Effect) -> [String; 4] {
     let range = |means: &mut dyn Iterator<Item = f64>| {
         let (least, most) =
@@ -311,7 +313,7 @@ pub(super) fn ranges(effect: &Effect) -> [String; 4] {
     ]
 }
 
-/// What indices are of.
+/// The meaning of the indices.
 pub(super) const SENSITIVITY: &str = "\
 Sensitivity: how much of what settings of a design differ by, in % of the best within a work and a number of CPUs, a knob explains
 alone (its first-order index) and alone or with other knobs (its total index).";
@@ -321,7 +323,7 @@ pub(super) fn tie(ties: bool) -> &'static str {
     if ties { "=" } else { "" }
 }
 
-/// The unit of a metric, and which way is better.
+/// The unit of a metric, with the better direction.
 pub(super) fn unit(metric: &str) -> &'static str {
     match metric {
         "operations_per_us" => "allocations and frees a microsecond, of all CPUs; more is better",
@@ -332,7 +334,7 @@ pub(super) fn unit(metric: &str) -> &'static str {
     }
 }
 
-/// Columns before the numbers and the knobs.
+/// Names of the columns before the numbers and the knobs.
 const AXES: [&str; 10] =
     ["item", "work", "design", "setting", "cpus", "validated", "size", "ops", "think", "seed"];
 
@@ -346,10 +348,10 @@ fn knob(row: &Row, name: &str) -> Option<u64> {
     row.knobs().find(|(key, _)| *key == name).map(|(_, value)| value)
 }
 
-/// All runs as CSV: a row an item, in the order of their numbers.
+/// All runs as CSV: a row for each item, in the order of their numbers.
 ///
 /// # Errors
-/// None: it is written to memory.
+/// Writing to memory fails, which does not happen.
 pub(super) fn csv(rows: &[Row]) -> anyhow::Result<Vec<u8>> {
     let names = knob_names(rows);
     let mut to = csv::Writer::from_writer(vec![]);
@@ -378,7 +380,7 @@ pub(super) fn csv(rows: &[Row]) -> anyhow::Result<Vec<u8>> {
     Ok(to.into_inner().map_err(|error| error.into_error())?)
 }
 
-/// A column's values, for all rows of a group.
+/// The values of a column, for all rows of a group.
 enum Column {
     Text(Vec<ByteArray>),
     Flags(Vec<bool>),
@@ -389,7 +391,7 @@ enum Column {
 /// All runs as Parquet, with the columns of [`csv`].
 ///
 /// # Errors
-/// None: it is written to memory.
+/// Writing to memory fails, which does not happen.
 pub(super) fn parquet(rows: &[Row]) -> Result<Vec<u8>, ParquetError> {
     use basic::{LogicalType, Repetition, Type as Physical};
     let names = knob_names(rows);
@@ -457,7 +459,7 @@ fn write<T: DataType>(
 fn columns(rows: &[Row], names: &[String]) -> Vec<Column> {
     let text = |of: fn(&Row) -> &str| Column::Text(rows.iter().map(|row| ByteArray::from(of(row))).collect());
     let counts = |of: &dyn Fn(&Row) -> Option<u64>| {
-        // What is above 2^63 keeps its bits.
+        // Parquet stores the bits; the column's type says that they are unsigned.
         Column::Counts(rows.iter().map(|row| of(row).map(u64::cast_signed)).collect())
     };
     let mut columns = vec![
@@ -535,7 +537,7 @@ mod tests {
         assert!(rows[0][9].is_empty() && header.contains(&"knob_cpu_partial".to_owned()));
     }
 
-    /// A file, which is what a reader wants.
+    /// The bytes as a file, because the reader of Parquet needs one.
     fn bytes(content: Vec<u8>) -> std::fs::File {
         use std::io::Write as _;
         let mut file = tempfile::tempfile().unwrap();

@@ -5,9 +5,9 @@
 //!          hash                       a share of the numbers                            named by the hash of all that it depends on
 //! ```
 //!
-//! There is no scheduler here. An item's result is a function of what it runs. So whoever runs shares, runs them again or runs them twice
-//! gets the same bytes; engines that do that exist (Slurm's arrays, Kubernetes' Indexed Jobs). The sweep's own hash is of its file and of
-//! all that this names: two machines that have the same one have the same items under the same numbers.
+//! There is no scheduler here. An item's result is a function of its parameters, so a share that is run again, or twice at the
+//! same time, gives the same bytes. Existing engines start the shares (Slurm's arrays, Kubernetes' Indexed Jobs). The hash of a
+//! sweep covers its file and everything that the file names: on two machines with the same hash the items have the same numbers.
 
 #[cfg(feature = "sweep")]
 mod analysis;

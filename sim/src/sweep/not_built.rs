@@ -1,4 +1,4 @@
-//! What a build without the feature `sweep` says.
+//! The commands of a build without the feature `sweep`, which only give an error.
 
 use crate::output::Place;
 use crate::output::command::Outcome;
@@ -6,14 +6,15 @@ use clap::Args;
 use std::ffi::OsString;
 use uslab_engine::Policy;
 
-/// Run many points of `uslab scale`, on one machine or on many. Built with the feature `sweep`: `cargo uslab-sweep sweep --help`.
+/// Run many points of `uslab scale`, on one machine or on many. It needs a build with the feature `sweep`: `cargo uslab-sweep
+/// sweep --help`.
 #[derive(Debug, Args)]
 pub(crate) struct SweepArgs {
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
     args: Vec<OsString>,
 }
 
-/// Find the best setting by sweeps, round by round. Built with the feature `sweep`: `cargo uslab-sweep tune --help`.
+/// Find the best setting by sweeps, round by round. It needs a build with the feature `sweep`: `cargo uslab-sweep tune --help`.
 #[derive(Debug, Args)]
 pub(crate) struct TuneArgs {
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]

@@ -1,4 +1,4 @@
-//! A sweep as a static page: tables, and a picture for each axis. Nothing is fetched.
+//! A sweep as a static page: tables, and a picture for each knob. The page loads nothing.
 
 use super::merge::{Report, SENSITIVITY, index, percent, ranges, short, sureness, tie, unit};
 use super::sensitivity::{Effect, Sensitivity};
@@ -8,13 +8,13 @@ use plotters::drawing::DrawingAreaErrorKind;
 use plotters::prelude::*;
 use std::io::Error;
 
-/// In pixels.
+/// Size of a picture in pixels.
 const WIDTH: u32 = 420;
 const HEIGHT: u32 = 240;
 const COLOUR: RGBColor = RGBColor(0, 114, 178);
-/// Works and CPUs in a picture: those on which the knob does most.
+/// The most lines (works on numbers of CPUs) in a picture: those on which the knob matters most.
 const LINES: usize = 24;
-/// Settings in the table.
+/// The most settings in the table.
 const SHOWN: usize = 50;
 
 const STYLE: &str = "\
@@ -24,7 +24,7 @@ th:first-child, td:first-child { text-align: left } figure { display: inline-blo
 figure svg { background: #fff; max-width: 100% } .share { background: #0072b2; display: inline-block; height: .8em }
 .scroll { overflow-x: auto } code { overflow-wrap: anywhere }";
 
-/// The page.
+/// Makes the page.
 ///
 /// # Errors
 /// A picture cannot be drawn.
@@ -79,7 +79,7 @@ pub(super) fn page(report: &Report, title: &str) -> anyhow::Result<String> {
     Ok(page.into_string() + "\n")
 }
 
-/// A setting, which a narrow column may cut before each knob.
+/// A setting in which a narrow column may break the line before each knob.
 fn cuttable(setting: &str) -> Markup {
     let parts = setting.split_inclusive(':');
     html! { @for part in parts { (part) wbr; } }
@@ -112,7 +112,7 @@ fn of_design(design: &Sensitivity, metric: &str) -> anyhow::Result<Markup> {
     })
 }
 
-/// The means over a knob: its values, or groups of them, side by side.
+/// A picture of the means over a knob: its values, or groups of them, from left to right.
 fn picture(effect: &Effect) -> Result<String, DrawingAreaErrorKind<Error>> {
     let last = effect.means.len() as f64;
     let mut svg = String::new();
@@ -123,7 +123,7 @@ fn picture(effect: &Effect) -> Result<String, DrawingAreaErrorKind<Error>> {
             .x_label_area_size(36)
             .y_label_area_size(60)
             .build_cartesian_2d(0.0..last, 0.0..105.0)?;
-        // A value's name stands under its place; plotters marks round numbers, and each place is one half.
+        // The axis has a label at each half of a place: a value's name at the middle, nothing at whole numbers.
         let name = |at: &f64| {
             let place = at.floor();
             let is_middle = (at - place - 0.5).abs() < 0.01;

@@ -1,4 +1,4 @@
-//! All items of a sweep, by number: no list of them is kept.
+//! All items of a sweep by number, without a list of them.
 //!
 //! An item's number is written in mixed radix. From the slowest digit to the fastest:
 //!
@@ -7,7 +7,8 @@
 //! workloads:  workload, seed, bytes of an object, operations, think time, setting, CPUs
 //! ```
 //!
-//! Items of traces come first. A share is a run of neighbours, so it needs few traces, and has cheap and dear numbers of CPUs alike.
+//! Items of traces come first. A share is a range of neighbours, so it needs few traces, and has small and large (expensive)
+//! numbers of CPUs alike.
 
 use super::identity::{Identity, IdentityOf};
 use super::sample;
@@ -16,10 +17,10 @@ use sha2::{Digest, Sha256};
 use std::path::PathBuf;
 use uslab_engine::clock::Profile;
 
-/// What results depend on, beside what the file names.
+/// Version of the simulator: results depend on it, too.
 pub(super) const SIMULATOR: &str = env!("CARGO_PKG_VERSION");
 
-/// Points of a Latin hypercube in the place of all combinations of a design's knobs.
+/// A sample of a design's settings: points of a Latin hypercube in the place of all combinations of its knobs.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Sample {
@@ -31,13 +32,13 @@ pub(super) struct Sample {
 /// A trace.
 #[derive(Debug, Serialize)]
 pub(super) struct Trace {
-    /// As the sweep's file has it.
+    /// Name in the sweep's file.
     pub(super) name: String,
-    /// Of its bytes and of the tables beside it.
+    /// Hash of its bytes and of the kernel's tables in its folder.
     pub(super) sha256: String,
     #[serde(skip)]
     pub(super) path: PathBuf,
-    /// Of the sweep's file.
+    /// Line in the sweep's file.
     #[serde(skip)]
     pub(super) line: usize,
 }
@@ -49,36 +50,36 @@ pub(super) struct Knob {
     pub(super) values: Vec<u64>,
 }
 
-/// Settings of all designs, numbered.
+/// The settings of all designs, numbered.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Settings {
     designs: Vec<Knobs>,
 }
 
-/// Those of one design.
+/// The settings of one design.
 #[derive(Debug, Serialize)]
 struct Knobs {
     design: String,
     knobs: Vec<Knob>,
     sample: Option<Sample>,
-    /// The number of its first setting.
+    /// Number of its first setting.
     #[serde(skip)]
     first: u64,
     #[serde(skip)]
     count: u64,
-    /// Of a sample: the parts of each knob.
+    /// For a sample: for each knob, the part of its axis for each point.
     #[serde(skip)]
     strata: Vec<Vec<u32>>,
 }
 
 impl Settings {
-    /// A design with its knobs. Saturates where there are too many settings.
+    /// Adds a design with its knobs. The number of settings saturates if there are too many.
     pub(super) fn add(&mut self, design: String, knobs: Vec<Knob>, sample: Option<&Sample>) {
         let all = knobs.iter().fold(1_u64, |all, knob| all.saturating_mul(knob.values.len() as u64));
-        // As many points as there are combinations are all of these.
+        // A sample of as many points as there are combinations is all combinations.
         let sample = sample.filter(|sample| u64::from(sample.points) < all).copied();
         let strata = sample.map_or_else(Vec::new, |Sample { points, seed }| {
-            // Designs differ in their samples. The order of designs does not matter.
+            // Each design gets a different sample, which does not depend on the order of designs.
             let of_design = Sha256::digest(design.as_bytes());
             let of_design = of_design.iter().take(8).fold(0, |n, byte| n << 8 | u64::from(*byte));
             let values: Vec<_> = knobs.iter().map(|knob| knob.values.len()).collect();
@@ -88,11 +89,11 @@ impl Settings {
         let first = self.count();
         self.designs.push(Knobs { design, knobs, sample, first, count, strata });
     }
-    /// How many there are.
+    /// Number of settings.
     pub(super) fn count(&self) -> u64 {
         self.designs.last().map_or(0, |last| last.first.saturating_add(last.count))
     }
-    /// A setting as `--design` takes it.
+    /// A setting in the form that `--design` takes.
     pub(super) fn text(&self, number: u64) -> String {
         let at = self.designs.partition_point(|knobs| knobs.first <= number) - 1;
         let Knobs { design, knobs, sample, first, strata, .. } = &self.designs[at];
@@ -106,7 +107,7 @@ impl Settings {
                         knob.values[sample::value_of(strata[point as usize], *points, knob.values.len())];
                 }
             }
-            // The last knob is the fastest.
+            // The last knob changes fastest.
             None => {
                 for (value, knob) in values.iter_mut().zip(knobs).rev() {
                     let radix = knob.values.len() as u64;
@@ -120,7 +121,7 @@ impl Settings {
         }
         text
     }
-    /// Their designs: each with its knobs and how many settings it has.
+    /// The designs: each with its knobs and its number of settings.
     pub(super) fn designs(&self) -> impl Iterator<Item = (&str, &[Knob], u64)> {
         self.designs.iter().map(|of| (of.design.as_str(), &of.knobs[..], of.count))
     }
@@ -132,45 +133,45 @@ pub(super) struct Plan {
     pub(super) traces: Vec<Trace>,
     pub(super) workloads: Vec<String>,
     pub(super) settings: Settings,
-    /// What was asked for: designs of few combinations have all of these.
+    /// The sample that the file asks for. A design with few combinations gets all of them instead.
     #[serde(skip)]
     pub(super) sample: Option<Sample>,
-    /// What can be set on a design.
+    /// Returns the knobs of a design.
     #[serde(skip)]
     pub(super) knobs: fn(&str) -> &'static [uslab_engine::model::Knob],
-    /// None: each trace has its own.
+    /// Numbers of CPUs; if empty, each trace has its number.
     pub(super) cpus: Vec<u64>,
     pub(super) seeds: Vec<u64>,
     pub(super) sizes: Vec<u64>,
     pub(super) operations: Vec<u64>,
     pub(super) thinks: Vec<u64>,
-    /// As `uslab scale --profile` takes it.
+    /// Name or path in the form that `uslab scale --profile` takes.
     #[serde(skip)]
     pub(super) profile_name: String,
     pub(super) profile: Profile,
     /// SHA-256 of the profile.
     #[serde(skip)]
     pub(super) profile_sha256: String,
-    /// Of all above, and of the simulator's version.
+    /// Hash of all fields above, and of the simulator's version.
     #[serde(skip)]
     pub(super) hash: String,
     /// The folder of the traces.
     #[serde(skip)]
     pub(super) inputs: PathBuf,
-    /// The folder of the results, if the file names one.
+    /// Folder of the results, if the file names one.
     #[serde(skip)]
     pub(super) results: Option<PathBuf>,
-    /// The file.
+    /// Path of the sweep's file.
     #[serde(skip)]
     pub(super) path: PathBuf,
 }
 
-/// What an item runs.
+/// The work of an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Work {
-    /// A trace, by its place in the list.
+    /// A trace, by its index in the list.
     Trace { trace: usize },
-    /// A workload, by its place.
+    /// A workload, by its index in the list, with its parameters.
     Made { workload: usize, seed: u64, size: u32, operations: u64, think: u32 },
 }
 
@@ -180,11 +181,11 @@ pub(super) struct Item {
     pub(super) number: u64,
     pub(super) work: Work,
     pub(super) setting: u64,
-    /// `None`: as many as the trace has.
+    /// Number of CPUs; `None` is as many as the trace has.
     pub(super) cpus: Option<u32>,
 }
 
-/// A number as digits, the last one the fastest.
+/// The digits of a number in mixed radix; the last digit changes fastest.
 fn digits<const N: usize>(mut number: u64, radices: [u64; N]) -> [usize; N] {
     let mut digits = [0; N];
     for (digit, radix) in digits.iter_mut().zip(radices).rev() {
@@ -204,17 +205,17 @@ impl Plan {
             [workloads.len(), seeds.len(), sizes.len(), operations.len(), thinks.len()].map(|n| n as u64);
         [workloads, seeds, sizes, operations, thinks, self.settings.count(), self.cpus.len() as u64]
     }
-    /// How many items there are; `None`: more than a number can say.
+    /// Number of items; `None` if it does not fit into a `u64`.
     pub(super) fn count(&self) -> Option<u64> {
         let product =
             |radices: &[u64]| radices.iter().try_fold(1_u64, |product, radix| product.checked_mul(*radix));
         product(&self.of_traces())?.checked_add(product(&self.of_workloads())?)
     }
-    /// How many items there are.
+    /// Number of items.
     pub(super) fn len(&self) -> u64 {
         self.count().unwrap_or(u64::MAX)
     }
-    /// An item by its number, below [`len`](Self::len).
+    /// An item by its number, which must be below [`len`](Self::len).
     pub(super) fn item(&self, number: u64) -> Item {
         let traces = self.of_traces().iter().product();
         if number < traces {
@@ -233,7 +234,7 @@ impl Plan {
         };
         Item { number, work, setting: setting as u64, cpus: Some(self.cpus[cpus] as u32) }
     }
-    /// What the item's result depends on.
+    /// The identity of an item's result.
     pub(super) fn identity(&self, item: Item) -> Identity {
         let of = match item.work {
             Work::Trace { trace } => IdentityOf::Trace { sha256: self.traces[trace].sha256.clone() },
@@ -248,14 +249,14 @@ impl Plan {
         let (setting, profile) = (self.settings.text(item.setting), self.profile_sha256.clone());
         Identity { simulator: SIMULATOR.to_owned(), profile, of, setting, cpus: item.cpus }
     }
-    /// What the item runs, by name.
+    /// Name of the trace or workload of an item.
     pub(super) fn work_name(&self, work: Work) -> &str {
         match work {
             Work::Trace { trace } => &self.traces[trace].name,
             Work::Made { workload, .. } => &self.workloads[workload],
         }
     }
-    /// The hash, short enough for a name.
+    /// The first part of the hash, short enough for a name.
     pub(super) fn short_hash(&self) -> &str {
         &self.hash[..16]
     }
@@ -267,7 +268,7 @@ pub(super) mod tests {
     use proptest::prelude::*;
     use std::collections::HashSet;
 
-    /// A plan with axes of these lengths.
+    /// A plan whose axes have these lengths.
     pub(in super::super) fn plan(lengths: &[usize], knobs: &[usize], sample: Option<Sample>) -> Plan {
         let values = |n: usize| (0..n as u64).map(|n| n * 3 + 1).collect::<Vec<_>>();
         let name = |kind: &str, n: usize| (0..n).map(|n| format!("{kind}{n}")).collect::<Vec<_>>();
@@ -297,7 +298,7 @@ pub(super) mod tests {
         }
     }
 
-    /// An item as what tells it from others.
+    /// A text with everything that distinguishes an item from others.
     fn told(plan: &Plan, item: Item) -> String {
         format!(
             "{} {:?} {} {:?}",
@@ -336,7 +337,7 @@ pub(super) mod tests {
         #[test]
         fn a_sample_has_its_points_and_each_value_as_often(points in 1..=10_u32, seed in any::<u64>()) {
             let plan = plan(&[0, 1, 1, 1, 1, 1, 1], &[4, 5], Some(Sample { points, seed }));
-            // A design without knobs has one setting, whatever the sample.
+            // A design without knobs has one setting, with any sample.
             prop_assert_eq!(plan.settings.count(), 1 + u64::from(points));
             for (key, values) in [("k0", 4), ("k1", 5)] {
                 let hits = |value: u64| {

@@ -1,4 +1,4 @@
-//! What is kept of an item: what it depends on, and its numbers.
+//! The stored result of an item: its identity, and its numbers.
 
 use super::identity::Identity;
 use super::plan::{Item, Plan, Work};
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use uslab_engine::clock::{LockCounts, Outcome};
 use uslab_engine::model::Knob;
 
-/// A file of results. It is a function of the identity: no time, no machine.
+/// The content of a file of results. It depends only on the identity: it has no time and no name of a machine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Record {
@@ -14,12 +14,12 @@ pub(super) struct Record {
     pub(super) result: Outcomes,
 }
 
-/// How the run went.
+/// The result of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Outcomes {
     Done(Numbers),
-    /// It could not be run.
+    /// The item could not be run.
     Failed(String),
 }
 
@@ -32,20 +32,20 @@ impl From<Result<Outcome, String>> for Outcomes {
     }
 }
 
-/// An item that is done, as a sweep has it.
+/// An item with a result, as a row of the sweep's tables.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Row {
     pub(super) item: u64,
-    /// The trace or the workload.
+    /// Name of the trace or the workload.
     pub(super) work: String,
     /// The design with its knobs.
     pub(super) setting: String,
-    /// Whether the design's knobs are as they are without being set.
+    /// `true` if the design's knobs have their default values.
     pub(super) is_default: bool,
     pub(super) cpus: u32,
-    /// Whether the profile was held against measurements on so many CPUs.
+    /// `true` if the profile is validated for this number of CPUs.
     pub(super) validated: bool,
-    /// These are of workloads.
+    /// These four are of workloads only.
     pub(super) size: Option<u32>,
     pub(super) ops: Option<u64>,
     pub(super) think: Option<u32>,
@@ -53,7 +53,7 @@ pub(super) struct Row {
     pub(super) numbers: Numbers,
 }
 
-/// As [`Outcome`] has them.
+/// The numbers of an [`Outcome`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Numbers {
@@ -83,7 +83,7 @@ struct Lock {
     waited_ns: f64,
 }
 
-/// A number of a table.
+/// A number in a table.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Number {
     Count(u64),
@@ -138,7 +138,7 @@ impl From<Outcome> for Numbers {
 }
 
 impl Numbers {
-    /// Names of the columns. The book's page has their units.
+    /// Names of the columns. The book's page about sweeps has their units.
     pub(super) const NAMES: [&'static str; 21] = [
         "operations",
         "ns",
@@ -162,7 +162,7 @@ impl Numbers {
         "slabs",
         "container",
     ];
-    /// The columns, as [`NAMES`](Self::NAMES) names them.
+    /// The values of the columns, in the order of [`NAMES`](Self::NAMES).
     pub(super) fn columns(&self) -> [Number; 21] {
         use Number::{Count, Real};
         let Self { depot, lists, zone, .. } = self;
@@ -190,22 +190,22 @@ impl Numbers {
             Count(self.container.into()),
         ]
     }
-    /// A column by name.
+    /// The value of a metric's column.
     pub(super) fn get(&self, metric: Metric) -> f64 {
         self.columns()[metric.column].real()
     }
 }
 
-/// What settings are judged by.
+/// A metric that settings are judged by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Metric {
     column: usize,
-    /// Whether more of it is better.
+    /// `true` if more is better.
     pub(super) more: bool,
 }
 
 impl Metric {
-    /// Names, and whether more is better.
+    /// Names of the metrics, with `true` if more is better.
     const ALL: [(&'static str, bool); 5] = [
         ("operations_per_us", true),
         ("ns", false),
@@ -216,17 +216,17 @@ impl Metric {
     pub(super) fn name(self) -> &'static str {
         Numbers::NAMES[self.column]
     }
-    /// What a value is of the best one, or of another one: 1 is as good, 0 infinitely worse.
+    /// The ratio of a value to the best or to another one: 1 is as good, 0 infinitely worse.
     pub(super) fn ratio(self, value: f64, best: f64) -> f64 {
         let (small, large) = if self.more { (value, best) } else { (best, value) };
         match (small > 0.0, large > 0.0) {
-            // Nothing of nothing, as no waiting at all, is as good.
+            // Two zeros, such as no waiting at all, are equally good.
             (false, false) => 1.0,
             (true, false) => f64::INFINITY,
             (_, true) => small / large,
         }
     }
-    /// The better one of two.
+    /// The better one of two values.
     pub(super) fn better(self, a: f64, b: f64) -> f64 {
         if self.more { a.max(b) } else { a.min(b) }
     }
@@ -246,7 +246,7 @@ impl std::str::FromStr for Metric {
 }
 
 impl Row {
-    /// An item's, with its numbers.
+    /// The row of an item with its numbers.
     pub(super) fn new(plan: &Plan, item: Item, numbers: Numbers) -> Self {
         let (size, ops, think, seed) = match item.work {
             Work::Trace { .. } => (None, None, None, None),
@@ -269,18 +269,18 @@ impl Row {
             numbers,
         }
     }
-    /// The design's name.
+    /// Name of the design.
     pub(super) fn design(&self) -> &str {
         self.setting.split(':').next().unwrap_or_default()
     }
-    /// The knobs of the setting.
+    /// The knobs of the row's setting.
     pub(super) fn knobs(&self) -> impl Iterator<Item = (&str, u64)> {
         knobs(&self.setting)
     }
 }
 
-/// Whether a setting is its design's default. Of a trace, whose objects have many sizes, only one that sets nothing is known to be; a
-/// design without knobs has none.
+/// Returns `true` if a setting is its design's default. Default knobs depend on the object size, and objects of a trace have many
+/// sizes; so for a trace only a setting without knobs is known to be the default. A design without knobs has no default.
 fn is_default(plan: &Plan, setting: &str, size: Option<u32>, cpus: u32) -> bool {
     let known = (plan.knobs)(setting.split(':').next().unwrap_or_default());
     let mut set = knobs(setting).map(|(key, value)| (known.iter().find(|knob| knob.name == key), value));
@@ -288,7 +288,7 @@ fn is_default(plan: &Plan, setting: &str, size: Option<u32>, cpus: u32) -> bool 
     !known.is_empty() && set.all(|(knob, value)| knob.is_some_and(|knob| is_own(knob, value)))
 }
 
-/// The knobs of a setting.
+/// The knobs of a setting, with their values.
 fn knobs(setting: &str) -> impl Iterator<Item = (&str, u64)> {
     let parts = setting.split(':').skip(1).filter_map(|part| part.split_once('='));
     parts.filter_map(|(key, value)| Some((key, value.parse().ok()?)))

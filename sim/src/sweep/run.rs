@@ -1,4 +1,4 @@
-//! Runs items, on all CPUs, and writes what came of them.
+//! Runs items on all CPUs, and stores their results.
 
 use super::plan::{Item, Plan, Trace, Work};
 use super::record::{Outcomes, Record};
@@ -20,33 +20,33 @@ use uslab_engine::{Policy, Stream};
 use uslab_magazine::sync::catch_panic;
 use uslab_magazine::sync::{AtomicU64, Ordering::Relaxed};
 
-/// How a run of a share went.
+/// The result of running a share.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Ran {
-    /// Items of the share.
+    /// Number of items in the share.
     pub(super) items: u64,
-    /// Those that had a result before.
+    /// Number of items that had a result before.
     pub(super) there: u64,
-    /// Those that have one now.
+    /// Number of items that got a result now.
     pub(super) done: u64,
-    /// Those that could not be run, by number.
+    /// Items that could not be run, with the reason.
     pub(super) failed: Vec<(u64, String)>,
-    /// Those whose file was no result: they were run again.
+    /// Items whose file was damaged: they were run again.
     pub(super) damaged: Vec<String>,
     /// Seconds of all threads together.
     pub(super) seconds: f64,
-    /// Seconds from the first to the last.
+    /// Seconds from the beginning to the end.
     pub(super) took: f64,
 }
 
-/// How items are run.
+/// How to run items.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct How {
-    /// Also those that have a result.
+    /// Also run items that have a result.
     pub(super) again: bool,
-    /// One a CPU, if it is not said.
+    /// Number of threads; by default one for each CPU.
     pub(super) threads: Option<usize>,
-    /// A line of progress so often, where there is no terminal for a bar.
+    /// Time between lines of progress, if there is no terminal for a bar.
     pub(super) every: Option<Duration>,
 }
 
@@ -63,7 +63,7 @@ impl Lines {
         let every = every.filter(|_| !std::io::stderr().is_terminal());
         Self { every, begun, last: Mutex::new(begun) }
     }
-    /// So many are done.
+    /// Reports the number of items that are done.
     fn at(&self, done: u64, all: u64) {
         let Some(every) = self.every else { return };
         let Some(mut last) = self.last.try_lock() else { return };
@@ -80,7 +80,7 @@ fn progress_line(done: u64, all: u64, took: Duration) -> String {
     format!("{} of {} items run in {took}, about {left} left", grouped(done), grouped(all))
 }
 
-/// Seconds, or `1:23`, or `2:01:23`.
+/// A time as seconds, or as `1:23`, or as `2:01:23`.
 pub(super) fn time(seconds: f64) -> String {
     let whole = seconds.round() as u64;
     match (whole / 3600, whole / 60 % 60, whole % 60) {
@@ -90,7 +90,7 @@ pub(super) fn time(seconds: f64) -> String {
     }
 }
 
-/// How far a run is, for whoever ends it.
+/// The progress of a run, for the message when a user interrupts it.
 #[derive(Debug, Default)]
 pub(super) struct Kept {
     done: AtomicU64,
@@ -98,7 +98,8 @@ pub(super) struct Kept {
 }
 
 impl Kept {
-    /// From now on Ctrl-C says what is kept, and ends the process. A result that is being written then is not there.
+    /// From now on Ctrl-C prints how many results are stored, and ends the process. A result that is being written at that time
+    /// is lost.
     ///
     /// # Errors
     /// The handler cannot be set.
@@ -106,7 +107,7 @@ impl Kept {
         let kept = Arc::new(Self::default());
         let seen = kept.clone();
         let handler = move || {
-            // Numbers to read: they order nothing.
+            // Relaxed: no other data depends on these numbers.
             let [done, all] = [&seen.done, &seen.all].map(|number| grouped(number.load(Relaxed)));
             let _ = writeln!(
                 std::io::stderr(),
@@ -119,19 +120,20 @@ impl Kept {
     }
 }
 
-/// Why a run of a share ended.
+/// The reason why the run of a share ended early.
 #[derive(Debug)]
 pub(super) enum Ended {
-    /// What was given cannot be.
+    /// The input is not accepted.
     Input(anyhow::Error),
     /// A result could not be written.
     Write(anyhow::Error),
 }
 
-/// Runs those items of a range that have no result, or all of them.
+/// Runs the items of a range that have no result, or all of them.
 ///
 /// # Errors
-/// A result there is of another sweep, or one cannot be written. Results that are there stay. Of a trace that cannot be read, the items fail.
+/// An existing result is of another sweep, or a result cannot be written. Results that were stored before stay. If a trace cannot
+/// be read, its items fail, which is a result.
 pub(super) fn run<P: Policy>(
     plan: &Plan,
     store: &Store,
@@ -163,7 +165,7 @@ pub(super) fn run<P: Policy>(
     kept.all.store(all, Relaxed);
     kept.done.store(0, Relaxed);
     let stats = Mutex::new((0.0, vec![]));
-    // One trace after another: of the last one nothing is kept.
+    // One trace after another, so that only one is in memory.
     for wanted in wanted.chunk_by(|a, b| trace_of(plan, *a) == trace_of(plan, *b)) {
         let streams = streams(plan, wanted);
         let one = |number: &u64| -> anyhow::Result<()> {
@@ -197,7 +199,7 @@ pub(super) fn run<P: Policy>(
     Ok(ran)
 }
 
-/// The place of the trace that an item needs; `None`: it has a workload.
+/// The index of an item's trace; `None` if it has a workload.
 fn trace_of(plan: &Plan, number: u64) -> Option<usize> {
     match plan.item(number).work {
         Work::Trace { trace } => Some(trace),
@@ -205,10 +207,10 @@ fn trace_of(plan: &Plan, number: u64) -> Option<usize> {
     }
 }
 
-/// The trace of some items on each number of CPUs that they want, or why there is none.
+/// A trace's stream for each number of CPUs, or the reason why there is none.
 type Streams = FxHashMap<Option<u32>, Result<Stream, String>>;
 
-/// Reads it once.
+/// Reads the trace of some items once, and makes the streams that they need.
 fn streams(plan: &Plan, items: &[u64]) -> Streams {
     let mut streams = Streams::default();
     for item in items.iter().map(|number| plan.item(*number)) {
@@ -225,16 +227,16 @@ fn streams(plan: &Plan, items: &[u64]) -> Streams {
     streams
 }
 
-/// A trace's operations.
+/// The stream of a trace.
 ///
 /// # Errors
-/// It is none, or cannot be read.
+/// The file is not a trace, or cannot be read.
 pub(super) fn read(trace: &Trace) -> Result<Stream, String> {
     replay::read_stream(Some(&trace.path), &replay::Options::default(), &Progress::new())
         .map_err(|error| format!("{error:#}"))
 }
 
-/// Runs one item. A failure, and a panic, are a result.
+/// Runs one item. A failure, and a panic, are results, too.
 fn execute<P: Policy>(
     plan: &Plan,
     item: Item,

@@ -1,53 +1,56 @@
 //! How much each knob of a design matters: alone, and together with others.
 //!
-//! What is explained is the part of the best setting's value that a setting reaches, under the same work on the same CPUs with the same
-//! seed. So a fast work counts as much as a slow one. Of its variance over a design's settings, within a work and a number of CPUs:
+//! The explained quantity is a ratio: the value of a setting divided by that of the best setting under the same work on the same
+//! CPUs with the same seed. So a fast work counts as much as a slow one. Its variance over a design's settings, within a work and
+//! a number of CPUs, is divided among the knobs:
 //!
-//! - the *first-order index* of a knob is what the knob explains alone, V(E(y | knob)) / V(y);
-//! - its *total index* is what it explains alone or together with others, E(V(y | all other knobs)) / V(y). A knob of a small
-//!   first-order index and a large total one matters through others. One of a small total index may be left alone.
+//! - the *first-order index* of a knob is the part that the knob explains alone, V(E(y | knob)) / V(y);
+//! - its *total index* is the part that it explains alone or together with others, E(V(y | all other knobs)) / V(y). A knob with
+//!   a small first-order index and a large total one matters only together with others. A knob with a small total index need not
+//!   be set.
 //!
 //! (Sobol', "Sensitivity Estimates for Nonlinear Mathematical Models", 1993; Homma and Saltelli, "Importance Measures in Global Sensitivity
 //! Analysis of Nonlinear Models", 1996.) Variances are added up over works and CPUs before they are divided.
 //!
-//! Values of a knob weigh alike. There are two estimators:
+//! All values of a knob have the same weight. There are two estimators:
 //!
-//! - [`Method::Grid`], where the settings are all combinations: both expectations are sums over all of them, and exact.
-//! - [`Method::Fit`], where they are a sample: a polynomial in the ranks of the values is fitted, whose terms are orthonormal over all
-//!   combinations, and the squares of its coefficients are the variances (Sudret, "Global Sensitivity Analysis Using Polynomial
-//!   Chaos Expansions", 2008). Terms are taken one after another, the one that explains most first, as many as predict best what was left
-//!   out of the fit (ten parts, each left out once). How much of the variance that is, is reported, and the indices add up to it.
+//! - [`Method::Grid`], if the settings are all combinations: both expectations are sums over all of them, and exact.
+//! - [`Method::Fit`], if they are a sample: a polynomial in the ranks of the values is fitted, whose terms are orthonormal over
+//!   all combinations, and the squares of its coefficients are the variances (Sudret, "Global Sensitivity Analysis Using
+//!   Polynomial Chaos Expansions", 2008). Terms are added one after another, always the one that explains most. The number of
+//!   terms is the one with the best prediction of settings that were left out of the fit (ten parts, each left out once). The
+//!   report has the part of the variance that this predicts, and the indices add up to it.
 
 use super::analysis::{Place, mean, of_best, place};
 use super::record::{Metric, Row};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A picture has at most so many values: more are cut into as many groups of neighbours.
+/// The most values in a picture: more are put together in this many groups of neighbours.
 const MOST_GROUPS: usize = 8;
-/// The highest degree of a fit, the most terms that it chooses from, and the most that it takes.
+/// The highest degree of a fit, the most terms that it chooses from, and the most terms that it has.
 const MOST_DEGREE: u32 = 10;
 const MOST_TERMS: usize = 500;
 const MOST_CHOSEN: usize = 60;
-/// What a fit predicts is found by so many parts of the settings, of which each is left out once.
+/// The settings are cut into this many parts, of which each is left out of a fit once, to find how well the fit predicts.
 const FOLDS: usize = 10;
 
-/// How indices were found.
+/// The estimator.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Method {
     /// From all combinations of the knobs' values.
     Grid,
-    /// From a polynomial. It predicts so large a part of the variance of settings that it did not see.
+    /// From a polynomial. `predicts` is the part of the variance that it predicts of settings that were left out.
     Fit { predicts: f64 },
 }
 
-/// What a knob explains.
+/// The part of the variance that a knob explains.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub(super) struct Index {
-    /// Alone.
+    /// The knob alone.
     pub(super) first: f64,
-    /// Alone or with other knobs.
+    /// The knob alone or with other knobs.
     pub(super) total: f64,
 }
 
@@ -57,40 +60,41 @@ pub(super) struct At {
     pub(super) work: String,
     pub(super) cpus: u32,
     pub(super) index: Index,
-    /// By value, or by group of values: the mean of what settings reach of the best.
+    /// For each value, or group of values: the mean ratio of settings to the best one.
     pub(super) means: Vec<f64>,
 }
 
-/// A knob.
+/// The effect of a knob.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Effect {
     pub(super) knob: String,
     /// Over all works and CPUs.
     pub(super) index: Index,
-    /// Its values, or groups of neighbours, with the mean over all works and CPUs.
+    /// Its values, or groups of neighbours, each with the mean over all works and CPUs.
     pub(super) means: Vec<(String, f64)>,
-    /// The same on each, the one where the means differ most first.
+    /// The effect on each work and number of CPUs, the one with the largest difference of means first.
     pub(super) places: Vec<At>,
 }
 
-/// The knobs of a design.
+/// The sensitivity of a design to its knobs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Sensitivity {
     pub(super) design: String,
     pub(super) settings: usize,
-    /// Settings without a result under some work. They are left out.
+    /// Number of settings without a result under some work: they are left out.
     pub(super) left_out: usize,
     pub(super) method: Method,
-    /// The part of the variance that seeds alone would make. `None`: there is one seed, or none.
+    /// The part of the variance that different seeds alone would make. `None` if there is one seed, or none.
     pub(super) chance: Option<f64>,
-    /// The largest total index first.
+    /// The knobs, the one with the largest total index first.
     pub(super) knobs: Vec<Effect>,
 }
 
-/// Means by (size, operations, think time), of what was reached by seed.
+/// Mean ratios by (size, operations, think time), one for each seed.
 type Reached = BTreeMap<(Option<u32>, Option<u64>, Option<u32>), Vec<f64>>;
 
-/// Of each design that has knobs, how much each one matters. Settings of a design that name other knobs are another group.
+/// The sensitivity of each design that has knobs. Settings of the same design that name other knobs are treated as another
+/// design.
 pub(super) fn sensitivity(rows: &[Row], metric: Metric) -> Vec<Sensitivity> {
     type Group<'a> = (&'a str, Vec<&'a str>);
     let mut groups: BTreeMap<Group<'_>, BTreeMap<Vec<u64>, BTreeMap<Place<'_>, Reached>>> = BTreeMap::new();
@@ -111,7 +115,7 @@ fn of_design(
     let all: BTreeSet<_> = settings.values().flat_map(|places| places.keys().copied()).collect();
     let count = settings.len();
     let settings: Vec<_> = settings.into_iter().filter(|(_, places)| places.len() == all.len()).collect();
-    // Knobs with one value explain nothing.
+    // Knobs with only one value explain nothing.
     let knobs: Vec<(&str, Vec<u64>)> = names
         .iter()
         .enumerate()
@@ -122,7 +126,7 @@ fn of_design(
     if varied.is_empty() {
         return None;
     }
-    // A point is a rank on each knob.
+    // A point has a rank for each knob.
     let rank = |knob: usize, value: u64| knobs[knob].1.binary_search(&value).unwrap_or_default();
     let points: Vec<Vec<usize>> = settings
         .iter()
@@ -202,24 +206,24 @@ fn of_design(
     })
 }
 
-/// The largest difference of two means.
+/// The largest difference between two means.
 pub(super) fn swing(means: &[f64]) -> f64 {
     means.iter().copied().fold(f64::MIN, f64::max) - means.iter().copied().fold(f64::MAX, f64::min)
 }
 
 fn is_grid(points: &[Vec<usize>], levels: &[usize]) -> bool {
     let all = levels.iter().try_fold(1_usize, |all, n| all.checked_mul(*n));
-    // No two points are equal.
+    // A grid has all combinations, and each once.
     all == Some(points.len())
 }
 
-/// The variance of some values, and the parts of it that are each axis'.
+/// The variance of some values, and the parts of it that each axis explains.
 #[derive(Debug)]
 struct Variances {
     whole: f64,
     first: Vec<f64>,
     total: Vec<f64>,
-    /// What a fit does not predict. On a grid: nothing.
+    /// The variance that a fit does not predict; 0 on a grid.
     missed: f64,
 }
 
@@ -227,7 +231,7 @@ impl Variances {
     fn of(points: &[Vec<usize>], levels: &[usize], y: &[f64]) -> Self {
         let (middle, _) = mean(y);
         let whole = y.iter().map(|y| (y - middle).powi(2)).sum::<f64>() / y.len() as f64;
-        // Rounding alone makes a variance of equal values that is not 0.
+        // Equal values have a variance that is not exactly 0, because of rounding.
         if whole <= (middle * 1e-9).powi(2) {
             return Self {
                 whole: 0.0,
@@ -273,7 +277,7 @@ impl Variances {
             term.iter().enumerate().all(|(at, degree)| (*degree > 0) == (at == axis))
         };
         let any = |term: &[u32], axis: usize| term[axis] > 0;
-        // The fit's variance is over all combinations, the values' over those that ran.
+        // The fit's variance is over all combinations; that of the values is over the settings that ran.
         let fitted = terms.iter().map(|(_, c)| c * c).sum::<f64>();
         let scale = if fitted > 0.0 { (whole - missed).max(0.0) / fitted } else { 0.0 };
         Self {
@@ -285,21 +289,21 @@ impl Variances {
     }
 }
 
-/// A polynomial: its terms, as a degree in each axis, with their coefficients, without the constant one.
+/// A polynomial without its constant term: its terms, each with a degree for each axis and a coefficient.
 struct Fit {
     terms: Vec<(Vec<u32>, f64)>,
-    /// The mean square of what it misses at points that it is not fitted to.
+    /// The mean square of the error at points that were left out of the fit.
     missed: f64,
 }
 
-/// Terms by their column, with their coefficients; and the constant one.
+/// A fit: its constant, and its terms by their columns, with coefficients.
 struct Chosen {
     constant: f64,
     terms: Vec<(usize, f64)>,
 }
 
-/// Fits with no term, one, two and so on, of which the one is taken that predicts best. What a fit predicts is found by leaving out each
-/// tenth of the points in turn: for each, terms are chosen anew without them.
+/// Makes fits with no term, one, two and so on, and returns the one that predicts best. The quality of a prediction is found by
+/// leaving out each tenth of the points in turn: for each, the terms are chosen again without these points.
 fn fit(points: &[Vec<usize>], levels: &[usize], y: &[f64]) -> Fit {
     let bases: Vec<_> = levels.iter().map(|levels| polynomials(*levels)).collect();
     let value = |term: &[u32], point: &[usize]| -> f64 {
@@ -325,7 +329,7 @@ fn fit(points: &[Vec<usize>], levels: &[usize], y: &[f64]) -> Fit {
         let missed: Vec<_> = missed.collect();
         match errors.is_empty() {
             true => errors = missed,
-            // As many terms as all of them have.
+            // Folds may have different numbers of terms: only the numbers that all have are compared.
             false => errors = errors.iter().zip(&missed).map(|(a, b)| a + b).collect(),
         }
     }
@@ -337,20 +341,20 @@ fn fit(points: &[Vec<usize>], levels: &[usize], y: &[f64]) -> Fit {
     Fit { terms, missed: error / points.len() as f64 }
 }
 
-/// A term that is chosen.
+/// A term that was chosen.
 struct Step {
-    /// Its column.
+    /// Column of the term.
     term: usize,
-    /// What it has that those before it have not, of length 1.
+    /// The part of the term that is orthogonal to all earlier ones, scaled to length 1.
     direction: Vec<f64>,
-    /// What it has of each one before it, and of its own direction.
+    /// The term's components along each earlier direction, and along its direction.
     parts: Vec<f64>,
-    /// What the values have of its direction.
+    /// The component of the values along its direction.
     has: f64,
 }
 
-/// Chooses terms by orthogonal matching: the one that has most of what is left, again and again. Each one's part that others have is taken
-/// off first (Gram and Schmidt). The fit with no term, with one, and so on, to some of the points.
+/// Chooses terms by orthogonal matching: always the term that explains most of the rest of the values. The components of earlier
+/// terms are subtracted from each term first (Gram and Schmidt). Returns the fits to `points` with no term, with one, and so on.
 fn matching(columns: &[Vec<f64>], y: &[f64], points: &[usize]) -> Vec<Chosen> {
     let n = points.len();
     let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
@@ -365,7 +369,8 @@ fn matching(columns: &[Vec<f64>], y: &[f64], points: &[usize]) -> Vec<Chosen> {
     let mut steps = vec![Step { term: usize::MAX, direction: constant, parts: vec![(n as f64).sqrt()], has }];
     let mut path = vec![];
     loop {
-        // From the last direction to the first: what is left of the values is the term's coefficient.
+        // Solve from the last direction to the first: the rest of the values' component, divided by the term's, is the
+        // coefficient.
         let mut left: Vec<f64> = steps.iter().map(|step| step.has).collect();
         let mut terms = vec![];
         for (at, step) in steps.iter().enumerate().rev() {
@@ -386,7 +391,7 @@ fn matching(columns: &[Vec<f64>], y: &[f64], points: &[usize]) -> Vec<Chosen> {
         let gains = gains.map(|(at, (column, norm))| (at, dot(column, &rest).abs() / norm));
         let Some((term, _)) = gains.max_by(|a, b| a.1.total_cmp(&b.1)) else { return path };
         let (mut direction, mut parts) = (columns[term].clone(), vec![0.0; steps.len()]);
-        // Twice, because rounding leaves some the first time.
+        // Subtract twice, because rounding leaves a rest the first time.
         for _ in 0..2 {
             for (step, part) in steps.iter().zip(&mut parts) {
                 let more = dot(&step.direction, &direction);
@@ -406,7 +411,7 @@ fn matching(columns: &[Vec<f64>], y: &[f64], points: &[usize]) -> Vec<Chosen> {
     }
 }
 
-/// Polynomials in the rank, by degree and rank, that are orthonormal where all ranks weigh alike.
+/// Polynomials in the rank, by degree and rank, that are orthonormal if all ranks have the same weight.
 fn polynomials(levels: usize) -> Vec<Vec<f64>> {
     let n = levels as f64;
     let at: Vec<f64> = (0..levels).map(|rank| (2.0 * rank as f64 + 1.0) / n - 1.0).collect();
@@ -428,8 +433,8 @@ fn polynomials(levels: usize) -> Vec<Vec<f64>> {
     basis
 }
 
-/// All terms but the constant one, as a degree in each axis: of the first degree, of the second one, and so on, as long as there are not
-/// too many.
+/// All terms except the constant one, each as a degree for each axis: those of degree one, of degree two, and so on, while there
+/// are not too many.
 fn terms(most: &[u32]) -> Vec<Vec<u32>> {
     let mut all: Vec<Vec<u32>> = vec![];
     let mut last = vec![vec![0; most.len()]];
@@ -460,15 +465,15 @@ mod tests {
     use super::*;
     use std::f64::consts::PI;
 
-    /// A function on axes from 0 to 1, with its indices as its formula has them.
+    /// A function on axes from 0 to 1, with the exact indices from its formula.
     struct Known {
         of: fn(&[f64]) -> f64,
         indices: &'static [(f64, f64)],
     }
 
-    /// 3a + b: variances are as 9 to 1, and none is of both.
+    /// 3a + b: the variances are as 9 to 1, and no part of them belongs to both.
     const SUM: Known = Known { of: |x| 3.0 * x[0] + x[1], indices: &[(0.9, 0.9), (0.1, 0.1)] };
-    /// (a - ½)(b - ½): all of it is of both.
+    /// (a - ½)(b - ½): all of the variance belongs to both.
     const PRODUCT: Known = Known { of: |x| (x[0] - 0.5) * (x[1] - 0.5), indices: &[(0.0, 1.0), (0.0, 1.0)] };
     /// Ishigami and Homma (1990), with a = 7 and b = 0.1.
     const ISHIGAMI: Known = Known {
@@ -517,7 +522,7 @@ mod tests {
     fn on_a_grid_indices_are_those_of_the_formula() {
         near(&indices(&SUM, &grid(2, 4), 4).0, &SUM, 1e-12);
         near(&indices(&PRODUCT, &grid(2, 2), 2).0, &PRODUCT, 1e-12);
-        // What is left is the difference of a sum and an integral.
+        // The remaining error is the difference between a sum and an integral.
         near(&indices(&ISHIGAMI, &grid(3, 24), 24).0, &ISHIGAMI, 0.01);
         near(&indices(&G, &grid(4, 10), 10).0, &G, 0.01);
     }
@@ -561,7 +566,8 @@ mod tests {
         }
     }
 
-    /// Raw values of all works in one pool: a fast work, on which a knob does nothing, made a knob that quadruples a slow one explain 0.2 %.
+    /// A regression: with raw values of all works together, a fast work on which a knob does nothing made a knob that quadruples
+    /// a slow work explain only 0.2 %.
     #[test]
     fn a_fast_work_does_not_drown_a_knob_that_matters_to_a_slow_one() {
         let mut rows = vec![];
@@ -583,7 +589,7 @@ mod tests {
         assert!(capacity.index.first > 0.999 && limit.index.total < 0.001, "{found:?}");
         assert_eq!((&*capacity.places[0].work, capacity.places[0].means[1]), ("slow", 1.0));
         assert!((swing(&capacity.places[0].means) - (1.0 - 1.0 / 4.2)).abs() < 1e-12);
-        // Where it does all that is done, the other knob's index is whole, though it does little.
+        // On the fast work the other knob has small effects, but there are no others: its index is 1.
         assert_eq!((&*limit.places[0].work, limit.places[0].index.total), ("fast", 1.0));
     }
 

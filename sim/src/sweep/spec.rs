@@ -1,4 +1,4 @@
-//! The file that says what a sweep is of.
+//! The file that describes a sweep.
 
 use super::axis::Axis;
 use super::plan::{Knob, Plan, SIMULATOR, Sample, Settings, Trace};
@@ -23,7 +23,7 @@ const MOST_SETTINGS: u64 = 1_000_000;
 /// The most items.
 const MOST_ITEMS: u64 = 1_000_000_000;
 
-/// As it is written. Keys are the options of `uslab scale`.
+/// The content of the file. Keys are the options of `uslab scale`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
@@ -63,7 +63,7 @@ impl TryFrom<toml::Value> for Names {
     }
 }
 
-/// A value that cannot be: its key, and its place in a list.
+/// An error about a value: its key, and its index in a list.
 #[derive(Debug)]
 struct Wrong {
     keys: Vec<String>,
@@ -84,7 +84,7 @@ impl Wrong {
         let keys = key.split('.').map(str::to_owned).collect();
         anyhow::Error::new(Self { keys, place: place.into(), why: format!("{why:#}") })
     }
-    /// The line that it is on.
+    /// The line of the value in the file.
     fn line(&self, text: &str) -> Option<usize> {
         let file = DeTable::parse(text).ok()?;
         let (mut table, mut at) = (file.get_ref(), None);
@@ -104,7 +104,7 @@ impl Wrong {
     }
 }
 
-/// The key whose value is at a place in a text: what deserialising says names none.
+/// The key of the value at a position in a text: errors of deserialising do not name it.
 fn key_at(table: &DeTable<'_>, at: usize) -> Option<String> {
     table.iter().find_map(|(key, value)| {
         let inner = if let DeValue::Table(inner) = value.get_ref() { key_at(inner, at) } else { None };
@@ -113,12 +113,12 @@ fn key_at(table: &DeTable<'_>, at: usize) -> Option<String> {
     })
 }
 
-/// The line of a place in a text, counted from 1.
+/// The line of a position in a text, counted from 1.
 fn line_of(text: &str, at: usize) -> usize {
     text[..at.min(text.len())].matches('\n').count() + 1
 }
 
-/// What a round of `uslab tune` is written as: an ordinary file of a sweep.
+/// The file of a round of `uslab tune`: an ordinary file of a sweep.
 #[derive(Debug, Serialize)]
 pub(super) struct Written<'a> {
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
@@ -141,14 +141,14 @@ pub(super) struct Written<'a> {
     pub(super) results: &'a str,
 }
 
-/// What the hash is of, beside the simulator's version: nothing in it depends on where files lie.
+/// The hashed content. Nothing in it depends on the paths of files.
 #[derive(Serialize)]
 struct Normal<'a> {
     version: &'static str,
     plan: &'a Plan,
 }
 
-/// Whether a policy can run in virtual time.
+/// A visitor that returns `true` if a policy can run in virtual time.
 struct HasClock;
 
 impl PolicyVisitor for HasClock {
@@ -158,10 +158,11 @@ impl PolicyVisitor for HasClock {
 
 /// Reads a sweep's file, checks all of it, and hashes it with the traces that it names.
 ///
-/// `inputs` is the folder of traces; left out, what the file says, or that of the file.
+/// `inputs` is the folder of traces; without it, the folder in the file, or the file's folder.
 ///
 /// # Errors
-/// What is wrong, with the file, the key and what would be accepted. Nothing has been run.
+/// Something is not accepted: the error names the file, the key and the accepted values. Nothing has been
+/// run.
 pub(super) fn read<P: Policy>(path: &Path, inputs: Option<&Path>) -> anyhow::Result<Plan> {
     let shown = path.display();
     let text = std::fs::read_to_string(path).with_context(|| shown.to_string())?;
@@ -226,7 +227,7 @@ fn plan<P: Policy>(file: File, path: &Path, folder: Option<&Path>) -> anyhow::Re
     let profile_name = if beside.is_file() { beside.display().to_string() } else { profile.to_owned() };
     let profile_name = profile_name.as_str();
     let profile = scale::profile(profile_name).map_err(|error| {
-        // It names the option; this is the key.
+        // The error names the option; here the key has its place.
         Wrong::error("profile", None, format!("{error:#}").replacen("--profile ", "", 1))
     })?;
     let has_cpus = cpus.is_some();
@@ -264,7 +265,7 @@ fn plan<P: Policy>(file: File, path: &Path, folder: Option<&Path>) -> anyhow::Re
     Ok(plan)
 }
 
-/// All settings of all designs, each one checked.
+/// The settings of all designs, each one checked.
 fn settings<P: Policy>(
     designs: &[String],
     knobs: BTreeMap<String, BTreeMap<String, Axis>>,
@@ -311,7 +312,7 @@ fn settings<P: Policy>(
             let text = settings.text(number);
             if let Err(error) = text.parse::<Design<P>>() {
                 let error = error.to_string();
-                // The knob that it names, and which one of its values this setting has.
+                // The knob that the error names, and the index of this setting's value of it.
                 let knob = axes.iter().find(|knob| error.contains(&knob.key));
                 let key = knob.map_or_else(String::new, |knob| format!(".{}", knob.key));
                 let at = knob.and_then(|knob| {
@@ -330,11 +331,11 @@ fn settings<P: Policy>(
     Ok(settings)
 }
 
-/// A trace, and what its file hashes to, with the kernel's tables beside it: those that a replay reads.
+/// A trace, with a hash of its file and of the kernel's tables in its folder that a replay reads.
 fn read_trace(name: String, inputs: &Path) -> anyhow::Result<Trace> {
     let path = inputs.join(&name);
     if !path.is_file() {
-        // What opening says of it: there is none, or it is a folder.
+        // The error that opening would give: there is no file, or it is a folder.
         let error = path.metadata().err().unwrap_or_else(|| ErrorKind::IsADirectory.into());
         let folder = std::path::absolute(inputs.join(".")).unwrap_or_else(|_| inputs.to_owned());
         bail!("{name}: {error}, in {}; the key `inputs` or --inputs names another folder", folder.display());
@@ -360,7 +361,7 @@ fn read_trace(name: String, inputs: &Path) -> anyhow::Result<Trace> {
     Ok(Trace { name, sha256: hex(&hash.into_inner().finalize()), path, line: 0 })
 }
 
-/// A path without what its `..` take back.
+/// A path in which each `..` is resolved with the part before it.
 fn without_parents(path: &Path) -> PathBuf {
     path.components().fold(PathBuf::new(), |mut path, part| {
         match (part, path.components().next_back()) {
@@ -371,7 +372,7 @@ fn without_parents(path: &Path) -> PathBuf {
     })
 }
 
-/// The bytes of a file, with their number.
+/// Adds the bytes of a file to the hash, with their number.
 fn add(hash: &mut Sha256, path: &Path) -> std::io::Result<()> {
     let mut file = std::fs::File::open(path)?;
     let (mut buffer, mut bytes) = (vec![0; 1 << 16], 0_u64);

@@ -1,4 +1,4 @@
-//! Results in files: one an item, there wholly or not at all, named by the hash of what the item depends on.
+//! Results in files: one for each item, written completely or not at all, named by the hash of the item's identity.
 //!
 //! ```text
 //! RESULTS/
@@ -17,24 +17,25 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Where results are.
+/// The folder of results.
 #[derive(Debug)]
 pub(super) struct Store {
     folder: PathBuf,
 }
 
-/// What is there of an item.
+/// The state of an item's result.
 #[derive(Debug, PartialEq)]
 pub(super) enum Found {
     Missing,
-    /// A file that is no result: cut off, or changed.
+    /// The file is cut off or changed, so that it is not a result.
     Damaged(String),
     Failed(String),
     Done(Box<Numbers>),
 }
 
 impl Store {
-    /// Of a sweep; left out, as its file says, or beside it: `depot.results` of `depot.toml`.
+    /// The store of a sweep: in the given folder; without one, in the folder that the sweep's file names, or in `depot.results`
+    /// for `depot.toml`.
     pub(super) fn new(plan: &Plan, results: Option<&Path>) -> Self {
         let own = || plan.results.clone().unwrap_or_else(|| plan.path.with_extension("results"));
         Self { folder: results.map_or_else(own, Path::to_owned) }
@@ -43,27 +44,27 @@ impl Store {
     pub(super) fn folder(&self) -> &Path {
         &self.folder
     }
-    /// Where the result of an item is, or will be.
+    /// Path of the file with an item's result.
     pub(super) fn path(&self, key: Key) -> PathBuf {
         let name = key.to_string();
         self.folder.join("items").join(&name[..2]).join(name + ".json")
     }
 
-    /// Writes the result of an item: all of it, and then its name.
+    /// Writes the result of an item under a temporary name, and then renames it.
     ///
     /// # Errors
-    /// The file, and why it cannot be written. Nothing of it is there then.
+    /// The file cannot be written; the error has its path. No part of the result is then stored.
     pub(super) fn write(&self, record: &Record) -> anyhow::Result<()> {
         let path = self.path(record.of.key());
         let write = || -> anyhow::Result<()> {
             let folder = path.parent().unwrap_or(&self.folder);
             std::fs::create_dir_all(folder)?;
-            // What a new file may: the umask takes its part.
+            // The permissions of an ordinary new file: the umask restricts them.
             let new = Permissions::from_mode(0o666);
             let mut file = tempfile::Builder::new().permissions(new).tempfile_in(folder)?;
             file.write_all(&(serde_json::to_string(record)? + "\n").into_bytes())?;
             let (file, new) = file.into_parts();
-            // A file system on another machine may say only here that it is full. To wait for the disk would cost more than most items.
+            // A network file system may report only here that it is full. Waiting for the disk would take longer than most items.
             nix::unistd::close(file)?;
             new.persist(&path)?;
             Ok(())
@@ -71,10 +72,10 @@ impl Store {
         write().with_context(|| path.display().to_string())
     }
 
-    /// Reads what is there of an item.
+    /// Reads the result of an item.
     ///
     /// # Errors
-    /// It is the result of another item, or it cannot be read.
+    /// The file is the result of another item, or cannot be read.
     pub(super) fn read(&self, of: &Identity) -> anyhow::Result<Found> {
         let path = self.path(of.key());
         let text = match std::fs::read_to_string(&path) {
@@ -98,10 +99,10 @@ impl Store {
         })
     }
 
-    /// A new file for what items of this process take.
+    /// Makes a new file for the times of this process's items.
     ///
     /// # Errors
-    /// It cannot be made.
+    /// The file cannot be made.
     pub(super) fn costs(&self) -> anyhow::Result<File> {
         let folder = self.folder.join("costs");
         let make = || -> anyhow::Result<File> {
@@ -117,7 +118,7 @@ impl Store {
         make().with_context(|| folder.display().to_string())
     }
 
-    /// What a sweep's items took, as all processes have noted it: how many, and seconds of all, of the dearest one.
+    /// The times of a sweep's items that all processes have recorded: their number, the sum of seconds, and the longest.
     ///
     /// # Errors
     /// A file cannot be read.
@@ -148,14 +149,14 @@ impl Store {
     }
 }
 
-/// What runs took.
+/// Times of runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize)]
 pub(super) struct Cost {
-    /// Runs, of which an item may have had several.
+    /// Number of runs; an item may have had several.
     pub(super) runs: u64,
     pub(super) seconds: f64,
     pub(super) dearest_seconds: f64,
-    /// The item.
+    /// The item with the longest run.
     pub(super) dearest: u64,
 }
 
@@ -167,7 +168,7 @@ impl Cost {
             (self.dearest_seconds, self.dearest) = (seconds, item);
         }
     }
-    /// Seconds of a run.
+    /// Mean seconds of a run.
     pub(super) fn mean(&self) -> f64 {
         self.seconds / self.runs.max(1) as f64
     }

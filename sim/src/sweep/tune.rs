@@ -1,4 +1,4 @@
-//! `uslab tune`: sweeps of which each follows from the last one.
+//! `uslab tune`: a series of sweeps, each made from the results of the one before.
 
 use super::analysis::{Lead, Score, leads, scores};
 use super::args::program;
@@ -17,14 +17,14 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use uslab_engine::Policy;
 
-/// Settings beside the best one that are shown.
+/// The most settings shown in addition to the best one.
 const SHOWN: usize = 10;
 
-/// How it is done.
+/// Options of the tuning.
 #[derive(Debug)]
 pub(super) struct Options<'a> {
     pub(super) metric: Metric,
-    /// What part of the settings goes on: one in so many.
+    /// One in `factor` settings stays for the next round.
     pub(super) factor: u64,
     pub(super) steps: Steps,
     pub(super) how: How,
@@ -32,13 +32,13 @@ pub(super) struct Options<'a> {
     pub(super) results: Option<&'a Path>,
 }
 
-/// How far it goes.
+/// How many rounds to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Steps {
     All,
     /// One round.
     One,
-    /// As far as results are there: somebody else runs the rounds.
+    /// As many rounds as have results: another program runs them.
     None,
 }
 
@@ -51,43 +51,43 @@ pub(super) struct Round {
     pub(super) seeds: usize,
     pub(super) items: u64,
     pub(super) failed: u64,
-    /// Items that had a result before.
+    /// Number of items that had a result before.
     pub(super) there: u64,
     /// The best settings, at most three.
     pub(super) best: Vec<Score>,
 }
 
-/// The end.
+/// The result of the tuning.
 #[derive(Debug, Serialize)]
 pub(super) struct Winner {
-    /// The setting, over all that it ran on, beside all settings that ran there too: in this tuning or before it.
+    /// The best setting, scored on all its runs against all settings with the same runs, of this tuning or earlier ones.
     pub(super) score: Score,
-    /// How many settings these are.
+    /// Number of these settings.
     pub(super) beside: usize,
-    /// What the others reach of it where both have run, the nearest ones.
+    /// The leads over the other settings, on runs that both have, the smallest first.
     pub(super) nearest: Vec<Lead>,
-    /// How many of the others cannot be told from it.
+    /// Number of other settings whose difference may be chance.
     pub(super) ties: usize,
-    /// Commands: the last round anew, and all that is there.
+    /// Commands: one that shows the last round's results, and one for all results.
     pub(super) commands: Vec<String>,
 }
 
-/// A round that is to be run.
+/// The next round.
 #[derive(Debug, Serialize)]
 pub(super) struct Next {
     pub(super) file: PathBuf,
-    /// What runs it.
+    /// The command that runs it.
     pub(super) command: String,
 }
 
-/// How far it came.
+/// The state of the tuning.
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
     pub(super) metric: &'static str,
     pub(super) rounds: Vec<Round>,
-    /// How many rounds there are.
+    /// Number of rounds in all.
     pub(super) of: usize,
-    /// If it is not the end.
+    /// The next round, if there is one.
     pub(super) next: Option<Next>,
     pub(super) winner: Option<Winner>,
 }
@@ -95,7 +95,7 @@ pub(super) struct Report {
 /// Tunes a sweep.
 ///
 /// # Errors
-/// As [`run::run`]; or a round's file is of another sweep.
+/// An error of a run, see [`run::run`]; or a round's file is of another sweep.
 pub(super) fn tune<P: Policy>(
     plan: &Plan,
     options: &Options<'_>,
@@ -178,16 +178,16 @@ pub(super) fn tune<P: Policy>(
     Ok(report)
 }
 
-/// Settings without a failure, the best one first.
+/// Settings without a failed run, the best one first.
 fn ranked(all: &Collected, metric: Metric) -> Vec<Score> {
     let mut ranked = scores(&all.rows, metric);
     let most = ranked.iter().map(|score| score.runs).max().unwrap_or(0);
-    // One whose run failed has fewer runs than others.
+    // A setting with a failed run has fewer runs than others.
     ranked.retain(|score| score.runs == most);
     ranked
 }
 
-/// A round as a sweep's file.
+/// The content of a round's file.
 fn written(
     plan: &Plan,
     options: &Options<'_>,
@@ -224,7 +224,7 @@ fn written(
     ))
 }
 
-/// A folder of the sweep, as a round's file names it from its own folder, which lies beside the sweep's file.
+/// A folder of the sweep as a path from the round's file, whose folder is in the folder of the sweep's file.
 fn from_rounds(plan: &Plan, folder: &Path) -> anyhow::Result<String> {
     let folder = match folder.strip_prefix(plan.path.parent().unwrap_or(Path::new(""))) {
         Ok(inside) if inside.is_relative() => Path::new("..").join(inside),
@@ -233,7 +233,7 @@ fn from_rounds(plan: &Plan, folder: &Path) -> anyhow::Result<String> {
     Ok(folder.to_string_lossy().into_owned())
 }
 
-/// Writes a round's file, if it is not there.
+/// Writes a round's file, if it does not exist.
 fn write_round(folder: &Path, file: &Path, text: &str) -> Result<(), Ended> {
     match std::fs::read_to_string(file) {
         Ok(there) if there == text => return Ok(()),
@@ -257,7 +257,7 @@ fn write_round(folder: &Path, file: &Path, text: &str) -> Result<(), Ended> {
     write().with_context(|| file.display().to_string()).map_err(Ended::Write)
 }
 
-/// A verb on a file.
+/// The command line of a command on a file.
 fn command(verb: &str, file: &Path, options: &Options<'_>, results: Option<&Path>) -> String {
     let mut command = format!("{} sweep {verb} {}", program(), quoted(&file.to_string_lossy()));
     for (option, path) in [("--inputs", options.inputs), ("--results", results)] {
@@ -268,10 +268,10 @@ fn command(verb: &str, file: &Path, options: &Options<'_>, results: Option<&Path
     command
 }
 
-/// The file's sweep can be tuned.
+/// Checks that a sweep can be tuned.
 ///
 /// # Errors
-/// There is one setting only.
+/// There is only one setting.
 pub(super) fn check(plan: &Plan) -> anyhow::Result<()> {
     if plan.settings.count() < 2 {
         bail!(
@@ -285,7 +285,7 @@ pub(super) fn check(plan: &Plan) -> anyhow::Result<()> {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         type Length = fn(&Round) -> usize;
-        // A sweep of workloads has no traces, and one of traces no seeds.
+        // A sweep of workloads has no traces, and a sweep of traces has no seeds.
         let has = |of: Length| self.rounds.iter().any(|round| of(round) > 0);
         let lists: [(&str, Length); 2] = [("traces", |round| round.traces), ("seeds", |round| round.seeds)];
         let lists: Vec<_> = lists.into_iter().filter(|(_, of)| has(*of)).collect();

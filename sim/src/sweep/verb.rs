@@ -1,4 +1,4 @@
-//! What the verbs do and say.
+//! Runs the commands, and prints their results.
 
 use super::args::{KubernetesArgs, MergeArgs, Of, RunArgs, SlurmArgs, SweepArgs, TuneArgs, Verb};
 use super::engines::{self, CONTAINER, Kubernetes, Slurm};
@@ -18,7 +18,7 @@ use std::path::PathBuf;
 use uslab_engine::Policy;
 use uslab_sync::shard::Shard;
 
-/// Values of an axis that are shown.
+/// The most values of an axis that are shown.
 const SHOWN: usize = 8;
 
 pub(crate) fn sweep<P: Policy>(args: &SweepArgs, json: Option<Place>) -> anyhow::Result<Outcome> {
@@ -68,7 +68,7 @@ fn complain(line: &str) {
     let _ = writeln!(std::io::stderr(), "uslab: {line}");
 }
 
-/// Bad input is exit code 2, a failure 1.
+/// The result for an early end: bad input is exit code 2, a failure exit code 1.
 fn failed(ended: Ended) -> anyhow::Result<Outcome> {
     match ended {
         Ended::Input(error) => Err(error),
@@ -79,7 +79,7 @@ fn failed(ended: Ended) -> anyhow::Result<Outcome> {
     }
 }
 
-/// What a file expands to.
+/// The items that a file expands to.
 #[derive(Serialize)]
 struct Expansion<'a> {
     sweep: &'a str,
@@ -227,7 +227,7 @@ fn ran_text(ran: &Ran, shard: Shard) -> String {
     )
 }
 
-/// What there is of a sweep.
+/// The state of a sweep.
 #[derive(Serialize)]
 struct Status<'a> {
     sweep: &'a str,
@@ -238,9 +238,9 @@ struct Status<'a> {
     failed: u64,
     damaged: u64,
     cost: Cost,
-    /// Of a run.
+    /// Mean seconds of a run.
     mean_seconds: f64,
-    /// CPU time that the missing items would take.
+    /// CPU time in seconds that the missing items would take.
     left_seconds: f64,
 }
 
@@ -281,7 +281,7 @@ fn status<P: Policy>(of: &Of, json: Option<Place>) -> anyhow::Result<Outcome> {
             cost.dearest_seconds,
             cost.dearest
         );
-        // No machine is faster than its dearest item.
+        // No machine can be faster than the longest item.
         let on = |cpus: f64, seconds: f64| (seconds / cpus).max(cost.dearest_seconds);
         if all.is_whole() {
             said += &format!(
@@ -336,7 +336,7 @@ fn merge<P: Policy>(args: &MergeArgs, json: Option<Place>) -> anyhow::Result<Out
     Ok(Outcome::Done)
 }
 
-/// As many shares as were asked for, but none without an item.
+/// The number of shares: as many as requested, but not more than there are items.
 fn shares(plan: &Plan, asked: u64) -> u64 {
     if asked > plan.len() {
         complain(&format!("--shards {asked}: there are {}, so as many shares", counted(plan.len())));
@@ -365,7 +365,7 @@ fn slurm<P: Policy>(args: &SlurmArgs, json: Option<Place>) -> anyhow::Result<Out
     if shares > engines::SLURM_TASKS {
         complain(&format!("--shards {shares}: {}", engines::many_tasks(shares)));
     }
-    // The script asks each node for it: what is made here is there only if the folder is shared.
+    // The script checks on each node that this folder exists, which shows that the folder is shared.
     if let Err(error) = std::fs::create_dir_all(store.folder()) {
         return failed(Ended::Write(anyhow::anyhow!("{}: {error}", store.folder().display())));
     }

@@ -8,26 +8,26 @@ use std::fmt::Write;
 use std::time::SystemTime;
 use uslab_buddy::PAGE_SIZE;
 
-/// A cache, as the library's file has it.
+/// A cache in the library's file.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 pub(super) struct Cache {
     pub(super) name: String,
-    /// Of those with this name, in the file's order.
+    /// Index among the caches with this name, in the file's order.
     #[serde(skip)]
     nth: usize,
-    /// Bytes of an object, as asked for.
+    /// Bytes of an object that the cache's user asked for.
     pub(super) object_size: u64,
-    /// Bytes from one object to the next.
+    /// Distance from one object to the next, in bytes.
     pub(super) slab_size: u64,
     pub(super) objs_per_slab: u64,
     pub(super) order: u8,
     pub(super) slabs: u64,
-    /// Pages of all slabs, and bytes that objects hold beside their own, as far as that is known.
+    /// Pages of all slabs; and bytes that objects hold outside of their slabs, as far as the library knows.
     pub(super) pages: u64,
     #[serde(default)]
     held_bytes: u64,
     pub(super) objects: u64,
-    /// Of these, objects in callers' hands, on CPUs' stacks, in depots, and free in slabs.
+    /// Parts of `objects`: in callers' hands, on CPUs' stacks, in depots, and free in slabs.
     pub(super) used: u64,
     pub(super) in_magazines: u64,
     pub(super) in_depot: u64,
@@ -40,7 +40,7 @@ pub(super) struct Cache {
     /// The most slabs; `None` is no limit.
     #[serde(default)]
     limit: Option<u64>,
-    /// Who waits at it; waits that are over, and nanoseconds of these.
+    /// Number of threads that wait for an object; number of finished waits, and their nanoseconds.
     #[serde(default)]
     waiting: u64,
     #[serde(default)]
@@ -63,7 +63,7 @@ impl Cache {
     pub(super) fn bytes(&self) -> u64 {
         bytes(self.pages) + self.held_bytes
     }
-    /// Objects in callers' hands, of 100.
+    /// Objects in callers' hands, in per cent.
     pub(super) fn in_use(&self) -> u64 {
         self.used.saturating_mul(100) / self.objects.max(1)
     }
@@ -76,7 +76,7 @@ fn sum(numbers: impl Iterator<Item = u64>) -> u64 {
     numbers.fold(0, u64::saturating_add)
 }
 
-/// What of the file is read besides.
+/// The parts of the file that are read.
 #[derive(Debug, Deserialize)]
 struct Dump {
     caches: Vec<Cache>,
@@ -106,16 +106,16 @@ pub(super) struct Reading {
     /// The program, or the file.
     pub(super) of: String,
     pid: Option<i32>,
-    /// When they were written.
+    /// Time when the file was written.
     #[serde(skip)]
     pub(super) at: SystemTime,
     pub(super) totals: Totals,
-    /// Those that ever had a slab, the largest first.
+    /// Caches that ever had a slab, the largest first.
     pub(super) caches: Vec<Cache>,
     pub(super) accounts: Vec<Account>,
 }
 
-/// Sums.
+/// Sums over all caches.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(super) struct Totals {
     pub(super) objects: u64,
@@ -127,13 +127,13 @@ pub(super) struct Totals {
     pub(super) large_bytes: u64,
     /// Bytes of mappings above the largest block.
     pub(super) huge_bytes: u64,
-    /// Bytes that the system gave for slabs and large blocks, in use or not.
+    /// Bytes that the system provided for slabs and large blocks, in use or not.
     pub(super) committed_bytes: u64,
     pub(super) allocs: u64,
     pub(super) frees: u64,
 }
 
-/// What a second has of a cache, or of all.
+/// Numbers in a second, of a cache or of all.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Rates {
     pub(super) allocs: f64,
@@ -143,7 +143,7 @@ pub(super) struct Rates {
     pub(super) slabs_released: f64,
 }
 
-/// What the rows go by.
+/// The order of the rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sort {
     Used,
@@ -159,7 +159,7 @@ pub(super) enum Sort {
 }
 
 impl Sort {
-    /// Letters of slabtop, and one more.
+    /// The letters of slabtop, and `r`.
     pub(super) const ALL: [(char, Self, &'static str); 10] = [
         ('a', Self::Used, "in use"),
         ('b', Self::PerSlab, "objects per slab"),
@@ -173,7 +173,7 @@ impl Sort {
         ('u', Self::InUse, "share in use"),
     ];
 
-    /// By its letter.
+    /// The order for a letter.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let known = Self::ALL.iter().find(|(letter, ..)| text.chars().eq([*letter]));
         known.map(|(_, sort, _)| *sort).ok_or_else(|| {
@@ -181,7 +181,7 @@ impl Sort {
             format!("expected one of {}", letters.join(", "))
         })
     }
-    /// The rows in this order, with their rates: the largest number first, names from a.
+    /// The rows in this order, with their rates: the largest number first, names in alphabetical order.
     pub(super) fn rows<'r>(
         self,
         caches: &'r [Cache],
@@ -208,10 +208,10 @@ impl Sort {
 }
 
 impl Reading {
-    /// From the file's text.
+    /// Reads the text of the file.
     ///
     /// # Errors
-    /// It is another file's, or a zone lacks more pages than it has.
+    /// The text is not such a file, or a zone lacks more pages than it has.
     pub(super) fn new(of: String, pid: Option<i32>, at: SystemTime, text: &[u8]) -> serde_json::Result<Self> {
         let Dump { caches, accounts, kmalloc_large, huge, pages } = serde_json::from_slice(text)?;
         let mut caches = caches;
@@ -243,7 +243,7 @@ impl Reading {
         Ok(Self { of, pid, at, totals, caches, accounts })
     }
 
-    /// Of a cache, from this reading to how it is at a later moment.
+    /// The rates of a cache between this reading and a later one.
     pub(super) fn rates(&self, later: &Cache, at: SystemTime) -> Rates {
         let none = Cache::default();
         let is_same = |cache: &&Cache| (&cache.name, cache.nth) == (&later.name, later.nth);
@@ -261,7 +261,8 @@ impl Reading {
         }
     }
 
-    /// In words: sums of objects and slabs, and of bytes; accounts; and caches with a limit where somebody waits or has waited.
+    /// The lines above the table: sums of objects, slabs and bytes; accounts; and caches with a limit for which threads wait or
+    /// have waited.
     pub(super) fn heads(&self) -> Vec<String> {
         let Totals { objects, used, slabs, slab_bytes, large_bytes, huge_bytes, committed_bytes, .. } =
             self.totals;
@@ -305,7 +306,7 @@ impl Reading {
         heads
     }
 
-    /// All of it as a table.
+    /// The whole reading as a table.
     pub(super) fn text(&self, sort: Sort) -> String {
         let mut rows = table(&[
             "cache", "size", "per slab", "objects", "in use", "%", "CPUs'", "shared", "slabs", "bytes",

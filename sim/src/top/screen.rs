@@ -1,4 +1,4 @@
-//! The table on a terminal, anew with each reading.
+//! The table on a terminal, drawn anew for each reading.
 
 use super::reading::{Cache, Rates, Reading, Sort};
 use super::source::{Said, Source};
@@ -9,27 +9,27 @@ use ratatui::style::{Color, Style, Stylize};
 use ratatui::text::{Line, Span, Text};
 use std::time::{Duration, Instant};
 
-/// How often somebody looks for a reading that was asked for.
+/// Time between two checks for a reading that was requested.
 const LOOK: Duration = Duration::from_millis(50);
 const SECOND: Duration = Duration::from_secs(1);
 
-/// What is shown.
+/// The data of the screen.
 #[derive(Debug)]
 pub(super) struct Top {
     of: String,
     pub(super) reading: Reading,
-    /// The one before.
+    /// The reading before, from which rates are computed.
     before: Option<Reading>,
     every: Duration,
     pub(super) sort: Sort,
     pub(super) colour: bool,
 }
 
-/// A column: what it is called, how wide it is, and what it says.
+/// A column: its name, its width, and the text of a cell.
 type Column = (&'static str, usize, fn(&Cache, &Rates) -> String);
 
 const NAME: usize = 14;
-/// The first ones are shown where there is little room.
+/// The columns, the most important first: a narrow terminal shows only the first ones.
 const COLUMNS: [Column; 14] = [
     ("IN USE", 7, |cache, _| short(cache.used)),
     ("%", 4, |cache, _| cache.in_use().to_string()),
@@ -47,7 +47,7 @@ const COLUMNS: [Column; 14] = [
     ("PER SLAB", 9, |cache, _| cache.objs_per_slab.to_string()),
 ];
 
-/// A number in five characters.
+/// A number in at most five characters.
 fn short(n: u64) -> String {
     match n {
         0..=99_999 => n.to_string(),
@@ -56,7 +56,7 @@ fn short(n: u64) -> String {
         _ => format!("{}G", n / 1_000_000_000),
     }
 }
-/// Bytes in six.
+/// A number of bytes in at most six characters.
 fn bytes(n: u64) -> String {
     match n >> 10 {
         kib @ 0..=9_999 => format!("{kib}K"),
@@ -69,11 +69,11 @@ impl Top {
     pub(super) fn new(of: String, reading: Reading, every: Duration) -> Self {
         Self { of, reading, before: None, every, sort: Sort::Bytes, colour: true }
     }
-    /// The next reading.
+    /// Takes the next reading.
     pub(super) fn take(&mut self, reading: Reading) {
         self.before = Some(std::mem::replace(&mut self.reading, reading));
     }
-    /// Whether it goes on.
+    /// Handles a key. Returns `false` if the user quits.
     pub(super) fn on(&mut self, key: KeyEvent) -> bool {
         match key.code {
             KeyCode::Char('q') | KeyCode::Esc => return false,
@@ -133,13 +133,13 @@ impl Top {
     }
 }
 
-/// Until somebody quits (false), or the program ends (true).
+/// Shows readings until the user quits (`false`), or the program ends (`true`).
 pub(super) fn follow(top: &mut Top, source: &mut Source, screen: &mut dyn Screen) -> anyhow::Result<bool> {
     let (mut asked, mut waiting) = (Instant::now(), false);
     loop {
         screen.draw(&|frame| top.draw(frame))?;
         let left = top.every.saturating_sub(asked.elapsed());
-        // The age is on the screen.
+        // Wake up at least each second, because the screen shows the age of the reading.
         if let Some(key) = screen.key(Some(if waiting { LOOK } else { left.min(SECOND) }))?
             && !top.on(key)
         {

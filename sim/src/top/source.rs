@@ -1,4 +1,4 @@
-//! Where numbers come from: a running program that is asked for them, or a file.
+//! The source of readings: a running program that writes them on a signal, or a file.
 
 use super::reading::Reading;
 use anyhow::{Context, anyhow, bail};
@@ -14,11 +14,11 @@ use std::time::{Duration, Instant};
 
 /// The thread of libuslab.so that writes the numbers.
 const THREAD: &str = "uslab-dump";
-/// How long a program may take to write them.
+/// The longest time that a program may take to write them.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long its start may take.
+/// The longest time that the program's start may take.
 const START: Duration = Duration::from_millis(500);
-/// How often somebody looks whether it has.
+/// Time between two checks.
 const LOOK: Duration = Duration::from_millis(10);
 
 /// A program or a file.
@@ -26,12 +26,12 @@ const LOOK: Duration = Duration::from_millis(10);
 pub(super) struct Source {
     program: Option<Program>,
     file: PathBuf,
-    /// What the file was when it was read last, or when it was asked for.
+    /// Version of the file when it was last read, or when the numbers were requested.
     was: Option<Version>,
     asked: Instant,
 }
 
-/// A file is rewritten by a new one of its name.
+/// Identifies a version of a file: it is rewritten by a new file with its name.
 type Version = (u64, i64, i64, u64);
 
 fn version(meta: &Metadata) -> Version {
@@ -54,19 +54,19 @@ impl fmt::Display for Source {
     }
 }
 
-/// What there is to say of a program that was asked, or of a file.
+/// The result of a check for new numbers.
 #[derive(Debug)]
 pub(super) enum Said {
-    /// New numbers.
+    /// There are new numbers.
     New(Reading),
-    /// None yet.
+    /// There are none yet.
     Nothing,
-    /// The program is no more; or the file is not.
+    /// The program has ended, or the file was removed.
     Ended,
 }
 
 impl Source {
-    /// A program by its number, or a file by its name.
+    /// Opens a program by its process number, or a file by its name.
     pub(super) fn open(target: &str) -> anyhow::Result<Self> {
         let asked = Instant::now();
         if target.is_empty() || target.bytes().any(|byte| !byte.is_ascii_digit()) {
@@ -101,7 +101,7 @@ impl Source {
             bail!("{pid} ({name}): it writes `{file}`; expected a name that ends in .json");
         }
         let signal = if option("dump_signal") == Some("USR1") { Signal::SIGUSR1 } else { Signal::SIGUSR2 };
-        // Its own number is another one in a container, and its files lie elsewhere.
+        // In a container the program has another process number, and its files have other paths.
         let own = field(&status, "NSpid:").and_then(|pids| pids.split_whitespace().next_back());
         let file = file.replace("%p", own.unwrap_or(target));
         let root = match file.strip_prefix('/') {
@@ -109,7 +109,7 @@ impl Source {
             None => Path::new("/proc").join(target).join("cwd").join(file),
         };
         let program = Program { pid, name, signal };
-        // One that just begins may not have it yet.
+        // A program that has just been started may not have the thread yet.
         let begins = Instant::now();
         while !program.listens() && begins.elapsed() < START {
             std::thread::sleep(LOOK);
@@ -120,7 +120,7 @@ impl Source {
         Ok(Self { program: Some(program), file: root, was: None, asked })
     }
 
-    /// Asks a program for its numbers; false if it is no more.
+    /// Requests the numbers of a program; `false` if it has ended.
     pub(super) fn ask(&mut self) -> anyhow::Result<bool> {
         self.asked = Instant::now();
         let Some(program) = &self.program else { return Ok(true) };
@@ -135,7 +135,7 @@ impl Source {
         }
     }
 
-    /// The numbers, if they are there by now.
+    /// Reads the numbers, if they have been written.
     pub(super) fn look(&mut self) -> anyhow::Result<Said> {
         if self.program.as_ref().is_some_and(|program| !program.listens()) {
             return Ok(Said::Ended);
@@ -158,7 +158,7 @@ impl Source {
         }
         let text = match fs::read(&self.file) {
             Ok(text) => text,
-            // It ends just now.
+            // The program has just ended.
             Err(error) if error.kind() == ErrorKind::NotFound => return self.nothing(),
             Err(error) => return Err(error).with_context(|| self.to_string()),
         };
@@ -171,7 +171,7 @@ impl Source {
         Ok(Said::New(reading))
     }
 
-    /// There is nothing new, which a program may be late with.
+    /// There are no new numbers; an error if the program takes too long.
     fn nothing(&self) -> anyhow::Result<Said> {
         if self.program.is_some() && self.asked.elapsed() > PATIENCE {
             bail!("{self}: it did not write {} within {} s", self.file.display(), PATIENCE.as_secs());
@@ -179,7 +179,7 @@ impl Source {
         Ok(Said::Nothing)
     }
 
-    /// One reading, waited for.
+    /// Waits for one reading.
     pub(super) fn one(&mut self) -> anyhow::Result<Reading> {
         let mut there = self.ask()?;
         while there {
@@ -194,7 +194,8 @@ impl Source {
 }
 
 impl Program {
-    /// Whether it lives, has the thread, and catches the signal: to others the signal is the end.
+    /// Returns `true` if the program runs, has the thread, and catches the signal. Any other program would be
+    /// ended by the signal.
     fn listens(&self) -> bool {
         let proc = PathBuf::from(format!("/proc/{}", self.pid));
         let Ok(status) = fs::read_to_string(proc.join("status")) else { return false };
@@ -208,7 +209,7 @@ impl Program {
     }
 }
 
-/// A line of `/proc/PID/status`.
+/// The value of a line of `/proc/PID/status`.
 fn field<'t>(status: &'t str, name: &str) -> Option<&'t str> {
     status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim)
 }

@@ -1,10 +1,10 @@
-//! Readings from files, and what the screen makes of two of them.
+//! Readings from files, and the screens made from two of them.
 
 use super::reading::{Rates, Reading, Sort};
 use super::source::{Said, Source};
 use std::time::{Duration, SystemTime};
 
-/// A program's file: three caches, each with `times` as many operations.
+/// A program's file with three caches, each with `times` as many operations.
 fn dump(times: u64) -> String {
     let cache = |name: &str, size: u64, order: u8, slabs: u64, used: u64| {
         let per_slab = (4096 << order) / size;
@@ -57,7 +57,7 @@ fn sums_and_rates_are_those_of_the_files() {
     assert_eq!(now.rates(&now.caches[0], now.at), Rates::default());
 }
 
-/// Both were compared with what the larger one had been.
+/// A regression: both were compared with the earlier numbers of the larger one.
 #[test]
 fn of_two_caches_with_one_name_each_has_its_own_rates() {
     let reading = |times: [u64; 2], seconds: u64| {
@@ -78,7 +78,7 @@ fn of_two_caches_with_one_name_each_has_its_own_rates() {
     assert_eq!(rates, [100.0, 4000.0]);
 }
 
-/// Files of earlier versions say nothing of them.
+/// Files of earlier versions have neither accounts nor waits.
 #[test]
 fn accounts_and_waits_stand_above_the_table() {
     assert_eq!(reading(1, 1).heads().len(), 2);
@@ -101,7 +101,7 @@ fn accounts_and_waits_stand_above_the_table() {
     assert!(now.text(Sort::Bytes).contains("\ntenant-7: "));
 }
 
-/// They were memory that nobody has.
+/// A regression: the missing pages were shown as memory that no program has.
 #[test]
 fn a_zone_that_lacks_more_pages_than_it_has_is_refused_and_others_numbers_are_numbers() {
     let of = |change: &dyn Fn(&mut serde_json::Value)| {
@@ -212,7 +212,7 @@ mod screens {
         assert!(picture(&top, 200, 24).contains("PER SLAB"));
     }
 
-    /// A file that goes when the screen has shown it three times.
+    /// Removes a file when the screen has been drawn three times.
     struct Gone(std::path::PathBuf, u64);
 
     impl Screen for Gone {
@@ -241,7 +241,7 @@ mod screens {
         assert_eq!(top.reading.totals, reading(1, 0).totals);
     }
 
-    /// How long it would wait for a key that comes at once.
+    /// Presses `q` immediately; records how long it was to wait for a key.
     struct Quits(Option<Duration>);
 
     impl Screen for Quits {

@@ -1,4 +1,4 @@
-//! What is shown, and what a key changes about it. No terminal, and no engine.
+//! The state of the screen, and what each key changes in it. No terminal and no engine are used here.
 
 use super::keys::Key;
 use std::ops::Range;
@@ -6,16 +6,16 @@ use uslab_engine::until::{Found, Until};
 use uslab_engine::view::{About, SUMS, View};
 use uslab_engine::{Path, Step, Stream};
 
-/// Rows of caches at a time.
+/// Number of caches shown at a time.
 pub(super) const LANES: usize = 8;
-/// Operations a second while it plays.
+/// Speeds of playing, in operations a second.
 const SPEEDS: [u64; 6] = [1, 10, 100, 1000, 10_000, 100_000];
-/// Pictures a second.
+/// Pictures drawn in a second.
 pub(super) const PICTURES: u64 = 20;
-/// Operations that are seen at once on the time line, at least.
+/// The fewest operations that the time line shows.
 const LEAST: u64 = 20;
 
-/// An object, by where it lies.
+/// The place of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) cache: u32,
@@ -23,24 +23,24 @@ pub(super) struct Place {
     pub(super) index: u16,
 }
 
-/// What is wanted of the engine.
+/// A request to the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wish {
     Nothing,
-    /// The moment after so many operations.
+    /// The moment after this number of operations.
     At(u64),
-    /// The same moment, of other caches.
+    /// The same moment, with other caches.
     Look,
     Slow,
     Until(Until),
-    /// What happens to the followed object in the whole run.
+    /// All events of the followed object in the whole run.
     Life,
-    /// The same moment of another design.
+    /// The same moment in another design.
     Design,
     Quit,
 }
 
-/// What lies over the picture.
+/// The panel in front of the picture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Over {
     Nothing,
@@ -49,17 +49,17 @@ pub(super) enum Over {
     Map,
 }
 
-/// A point of the time line.
+/// Values at a point of the time line.
 #[derive(Clone, Debug)]
 pub(super) struct Sample {
     pub(super) at: u64,
-    /// See [`Engine::sample`](uslab_engine::Engine::sample).
+    /// Values from [`Engine::sample`](uslab_engine::Engine::sample).
     pub(super) values: Vec<f64>,
 }
 
 const NONE_FOLLOWED: &str = "No object is followed; f follows the one that this operation touched.";
 
-/// What can be waited for: all of it, in the order of the page.
+/// Number of events that `u` can run to, in the order of the page.
 const CONDITIONS: usize = 6;
 
 #[derive(Debug)]
@@ -68,28 +68,28 @@ pub(super) struct App<'s> {
     pub(super) designs: Vec<String>,
     pub(super) design: usize,
     pub(super) view: View,
-    /// The whole run of this design; empty before it ran.
+    /// Points of the whole run of this design; empty before it ran.
     pub(super) samples: Vec<Sample>,
     /// Caches that are used, the busiest first.
     pub(super) busy: Vec<u32>,
     pub(super) chosen: Option<u32>,
     pub(super) followed: Option<Place>,
-    /// What the time line shows.
+    /// The operations that the time line shows.
     pub(super) range: Range<u64>,
     pub(super) wish: Wish,
-    /// A key that waits until the wish is fulfilled.
+    /// A key that must wait until the request is done.
     pub(super) next: Option<Key>,
     pub(super) playing: bool,
     speed: usize,
-    /// Operations a second over [`PICTURES`] that are still to be played.
+    /// Operations to be played, in units of 1/[`PICTURES`].
     owed: u64,
     condition: usize,
     pub(super) over: Over,
-    /// Of the followed object, if somebody asked.
+    /// Events of the followed object, if requested.
     pub(super) life: Vec<Found>,
-    /// A byte a page: see [`PageIs`](uslab_engine::view::PageIs).
+    /// One byte for each page: see [`PageIs`](uslab_engine::view::PageIs).
     pub(super) map: Vec<u8>,
-    /// What somebody should know.
+    /// A message for the user.
     pub(super) problem: String,
     pub(super) colour: bool,
 }
@@ -134,14 +134,14 @@ impl<'s> App<'s> {
         }
     }
 
-    /// Whether there is such a cache.
+    /// Chooses a cache by its name. Returns `false` if there is none.
     pub(super) fn choose_by_name(&mut self, name: &str) -> bool {
         let found = self.about.caches.iter().position(|cache| *cache == name);
         self.chosen = found.map(|cache| cache as u32);
         found.is_some()
     }
 
-    /// Takes how the run of a design went.
+    /// Takes the points of a design's run.
     pub(super) fn ran(&mut self, samples: Vec<Sample>) {
         self.samples = samples;
         let Some(last) = self.samples.last() else { return };
@@ -149,7 +149,8 @@ impl<'s> App<'s> {
         let served = |cache: &u32| of(*cache, 2);
         self.busy = (0..self.about.caches.len() as u32).filter(|cache| served(cache) > 0.0).collect();
         self.busy.sort_by(|a, b| served(b).total_cmp(&served(a)));
-        // Its slabs fill and empty.
+        // The difference between the most objects in use and those in use at the end: slabs of such a cache
+        // fill and empty.
         let lost = |cache: u32| {
             let used = self.samples.iter().map(|sample| sample.values[SUMS + 3 * cache as usize]);
             used.fold(0.0, f64::max) - of(cache, 0)
@@ -163,17 +164,17 @@ impl<'s> App<'s> {
         self.chosen = self.chosen.or(most);
     }
 
-    /// The caches in the overview: a screen of the busiest ones, with the chosen one if it is used.
+    /// The caches in the overview: the screenful of busy ones that contains the chosen one, if it is used.
     pub(super) fn lanes(&self) -> &[u32] {
         let at = self.busy.iter().position(|cache| Some(*cache) == self.chosen).unwrap_or(0);
         self.busy.chunks(LANES).nth(at / LANES).unwrap_or_default()
     }
-    /// The caches that a view is to show slab by slab.
+    /// The caches that a view must show slab by slab.
     pub(super) fn shown(&self) -> Vec<u32> {
         let also = self.chosen.filter(|chosen| !self.lanes().contains(chosen));
         self.lanes().iter().copied().chain(also).collect()
     }
-    /// Where the view is, or will be.
+    /// The moment of the view, or the requested one.
     fn at(&self) -> u64 {
         if let Wish::At(at) = self.wish { at } else { self.view.operation }
     }
@@ -242,7 +243,7 @@ impl<'s> App<'s> {
         }
     }
 
-    /// A picture's time has passed.
+    /// Called after each picture's time while playing.
     pub(super) fn tick(&mut self) {
         self.owed += self.speed();
         let whole = self.owed / PICTURES;
@@ -278,7 +279,7 @@ impl<'s> App<'s> {
             None => self.problem = "This operation touched no object of a slab.".to_owned(),
         }
     }
-    /// Follows no object.
+    /// Stops following an object.
     pub(super) fn forget(&mut self) {
         self.followed = None;
         self.life.clear();
@@ -292,14 +293,14 @@ impl<'s> App<'s> {
         self.range = begin..begin + length;
     }
 
-    /// Takes the moment that was wanted.
+    /// Takes the requested moment.
     pub(super) fn show(&mut self, view: View) {
         self.view = view;
         if self.view.operation == self.about.operations {
             self.playing = false;
         }
     }
-    /// The same of an operation that left what its CPU holds: its cache is chosen, if it has slabs.
+    /// Chooses the cache of an operation that left its CPU, if the cache has slabs.
     pub(super) fn slow_cache(&mut self, steps: &[Step], has_slabs: impl Fn(u32) -> bool) {
         if let Some(cache) = steps.iter().find(|step| slow(step)).and_then(|step| step.cache)
             && has_slabs(cache)
@@ -322,7 +323,7 @@ impl<'s> App<'s> {
             }
         })
     }
-    /// What `u` waits for, in words.
+    /// The event that `u` runs to, in words.
     pub(super) fn condition(&self) -> String {
         let name = self.chosen.map_or("a cache", |cache| self.name(cache));
         match self.condition {
@@ -334,7 +335,7 @@ impl<'s> App<'s> {
             _ => "the followed object moves".to_owned(),
         }
     }
-    /// What was found, to say beside the moment.
+    /// Takes the result of a search: the moment of the event, or a message that it does not happen again.
     pub(super) fn found(&mut self, found: Option<Found>, from: u64) {
         match found {
             Some(found) => self.go(found.operation),
@@ -346,7 +347,7 @@ impl<'s> App<'s> {
     }
 }
 
-/// Whether it left what its CPU holds.
+/// Returns `true` if the step left its CPU.
 pub(super) fn slow(step: &Step) -> bool {
     step.path.is_some_and(|path| path > Path::Cpu)
 }

@@ -1,4 +1,4 @@
-//! The picture: title, time line, what the last operation did, machine, pages, keys.
+//! Draws the picture: title, time line, the last operation, machine, pages, keys.
 
 use super::app::{App, LANES, Over, Place, Sample};
 use super::machine;
@@ -12,9 +12,9 @@ use uslab_engine::Path;
 use uslab_engine::until::Found;
 use uslab_engine::view::{PageIs, Pages};
 
-/// A bar that is so many eighths high.
+/// Bars by their height in eighths.
 const EIGHTHS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
-/// In front of a row of the time line.
+/// Width of the label in front of a row of the time line.
 const LABEL: u16 = 17;
 
 const HELP: &str = "\
@@ -40,7 +40,7 @@ A CPU allocates from what it holds, without a lock. After that
 come what CPUs share, slabs, pages and the system.
 Any key goes back.";
 
-/// Rows from the top, as long as there are some.
+/// Hands out rows from the top, while there are some.
 struct Rows(Rect);
 
 impl Rows {
@@ -53,7 +53,7 @@ impl Rows {
 }
 
 impl App<'_> {
-    /// That colour, where there are colours.
+    /// The style of a colour, if the terminal has colours.
     pub(super) fn ink(&self, colour: Color) -> Style {
         if self.colour { Style::new().fg(colour) } else { Style::new() }
     }
@@ -66,7 +66,7 @@ pub(super) fn draw(app: &App<'_>, frame: &mut Frame<'_>) {
     let (area, pages) = (frame.area(), pages(&app.view.pages));
     let mut rows = Rows(area);
     let cpus = machine::cpus(app, area.width);
-    // Title, time line, sentence, two heads, pages, keys; the rest is the machine's.
+    // The fixed rows are title, time line, sentence, two heads, pages and keys; the rest is for the machine.
     let rest = area.height.saturating_sub(1 + 3 + 3 + 2 + pages.len() as u16 + 1);
     let near = (cpus.len() as u16).min(1 + rest / 3);
     let lanes = (LANES as u16).min((rest - near.min(rest)) / 2);
@@ -82,7 +82,7 @@ pub(super) fn draw(app: &App<'_>, frame: &mut Frame<'_>) {
     frame.render_widget(Text::from(machine::slabs(app, area.width, slabs.into())), rows.next(slabs));
     frame.render_widget(Text::from(pages), rows.next(rows.0.height.saturating_sub(1)));
     frame.render_widget(foot(app), rows.next(1));
-    // Over the machine: what the operation did stays in sight.
+    // The panel covers only the machine, so that the last operation stays visible.
     let below = Rect { y: area.y + 7.min(area.height), height: area.height.saturating_sub(8), ..area };
     match app.over {
         Over::Life => over(frame, below, life_title(app), life(app, below)),
@@ -111,7 +111,7 @@ fn life_title(app: &App<'_>) -> String {
         grouped(app.life.len() as u64)
     )
 }
-/// What happened to the followed object around this moment, the last of it in the middle.
+/// The events of the followed object around this moment, with the last one before it in the middle.
 fn life(app: &App<'_>, area: Rect) -> Vec<Line<'static>> {
     let rows = usize::from(area.height.saturating_sub(2));
     let past = app.life.partition_point(|event| event.operation <= app.view.operation);
@@ -131,7 +131,7 @@ fn life(app: &App<'_>, area: Rect) -> Vec<Line<'static>> {
     app.life.iter().enumerate().skip(first).take(rows).map(line).collect()
 }
 
-/// Pages that a character of the map is for.
+/// Pages for each character of the map.
 fn pages_each(app: &App<'_>, area: Rect) -> usize {
     let places = usize::from(area.width.saturating_sub(2)) * usize::from(area.height.saturating_sub(2));
     app.map.len().div_ceil(places.max(1)).max(1)
@@ -141,7 +141,8 @@ fn map_title(app: &App<'_>, area: Rect) -> String {
     let pages = if each == 1 { "a page each".to_owned() } else { format!("{each} pages each") };
     format!(" pages, {pages}: s slabs, o other, c CPUs', . free ")
 }
-/// Whose pages are, by what most of them are that a character is for; all that are not free come first.
+/// The map of pages: each character has the kind of most of its pages, but only a character whose pages are
+/// all free is shown as free.
 fn map(app: &App<'_>, area: Rect) -> Vec<Line<'static>> {
     let kinds = [
         ('.', PageIs::Free, Color::DarkGray),
@@ -172,13 +173,13 @@ fn title(app: &App<'_>, width: u16) -> Line<'static> {
         grouped(about.operations),
         view.time_ns as f64 / 1e9
     );
-    // Where the moment is comes before what the trace is called.
+    // If the row is too short, the trace's name is cut, not the moment.
     let room = usize::from(width).saturating_sub(right.len() + 2);
     let left: String = left.chars().take(room).collect();
     Line::from(vec![Span::from(format!("{left:room$}  ")).bold(), Span::from(right).bold()])
 }
 
-/// Objects in use, objects cached, and where we are.
+/// Objects in use, objects cached, and the position of the moment.
 fn time_line(app: &App<'_>, width: u16) -> [Line<'static>; 3] {
     let columns = usize::from(width.saturating_sub(LABEL)).max(1);
     let length = (app.range.end - app.range.start).max(1);
@@ -191,7 +192,7 @@ fn time_line(app: &App<'_>, width: u16) -> [Line<'static>; 3] {
     let here = column(app.view.operation);
     let row = |label: &str, place: usize, colour: Color| {
         let value = |column| {
-            // The last point of the column, which begins the next one.
+            // The last point of the column, which is the first of the next one.
             let until = operation(column + 1);
             let points = app.samples.partition_point(|sample| sample.at <= until);
             app.samples.get(points.saturating_sub(1)).map_or(0.0, |sample: &Sample| sample.values[place])
@@ -235,7 +236,7 @@ fn time_line(app: &App<'_>, width: u16) -> [Line<'static>; 3] {
     ]
 }
 
-/// What the last operation did.
+/// The sentences of the last operation.
 fn said(app: &App<'_>) -> Line<'static> {
     let view = &app.view;
     let path = view.steps.iter().filter_map(|step| step.path).max();

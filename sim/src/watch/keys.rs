@@ -1,42 +1,42 @@
-//! What keys mean.
+//! The meaning of keys.
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
-/// What somebody wants.
+/// A command of the user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Key {
     Play,
-    /// So many operations on, or back.
+    /// This number of operations forward, or back if negative.
     By(i64),
     Home,
     End,
-    /// To the next operation that leaves what its CPU holds.
+    /// To the next operation that leaves its CPU.
     Slow,
-    /// Run until what is chosen happens.
+    /// Run until the chosen event.
     Until,
-    /// Choose another thing to happen.
+    /// Choose another event.
     Condition,
     Follow,
-    /// What happened to the followed object, from the first operation to the last.
+    /// Show all events of the followed object, from the first operation to the last.
     Life,
-    /// Whose each page of memory is.
+    /// Show the owner of each page of memory.
     Map,
-    /// So many caches down the list, or up.
+    /// This number of caches down the list, or up if negative.
     Cache(i64),
     Design,
-    /// Look closer at the time line.
+    /// Show fewer operations in the time line.
     Closer,
-    /// See more of it.
+    /// Show more operations in the time line.
     Farther,
     Whole,
-    /// Play ten times as fast, or slow.
+    /// Play ten times as fast; the next one plays slower.
     Faster,
     Slower,
     Help,
     Quit,
 }
 
-/// `None`: nothing that concerns anybody.
+/// The command of a key; `None` if it has none.
 pub(crate) fn key(event: KeyEvent) -> Option<Key> {
     let KeyEvent { code, modifiers, .. } = event;
     let far = if modifiers.contains(KeyModifiers::SHIFT) { 1000 } else { 1 };

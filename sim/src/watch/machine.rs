@@ -1,4 +1,5 @@
-//! What each CPU holds, what they share, and the slabs: the busiest caches as lanes, one of them up close.
+//! Draws the objects of each CPU, the shared ones, and the slabs: the busiest caches in one row each, and one
+//! cache in detail.
 
 use super::app::{App, Place};
 use crate::output::grouped;
@@ -6,11 +7,11 @@ use ratatui::style::{Color, Style, Stylize};
 use ratatui::text::{Line, Span};
 use uslab_engine::view::{Level, SeenCache, ShownCache, ShownSlab};
 
-/// Bars in a lane.
+/// The most bars in a row.
 const BARS: usize = 12;
-/// A CPU that holds so many eighths of what the one with the most does.
+/// Bars by the objects of a CPU, in eighths of the CPU with the most.
 const FULL: [char; 9] = ['·', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
-/// CPUs up close.
+/// The most CPUs in detail.
 const MOST_CPUS: usize = 64;
 
 fn shown<'a>(app: &'a App<'_>, cache: u32) -> Option<&'a ShownCache> {
@@ -19,14 +20,14 @@ fn shown<'a>(app: &'a App<'_>, cache: u32) -> Option<&'a ShownCache> {
 fn seen<'a>(app: &'a App<'_>, cache: u32) -> Option<&'a SeenCache> {
     app.view.caches.get(cache as usize)
 }
-/// Objects that lie there, and room.
+/// Number of objects in the levels, and the room for objects.
 fn sum<'a>(levels: impl IntoIterator<Item = &'a Level>) -> (u64, u64) {
     levels.into_iter().fold((0, 0), |(objects, room), level| {
         (objects + u64::from(level.objects), room + u64::from(level.room))
     })
 }
 
-/// The busiest caches, a row each, below a head.
+/// The busiest caches, one row each, below a head.
 pub(super) fn lanes(app: &App<'_>, rows: usize) -> Vec<Line<'static>> {
     let caches = app.lanes();
     let chosen = caches.iter().position(|cache| Some(*cache) == app.chosen).unwrap_or(0);
@@ -58,7 +59,7 @@ fn lane(app: &App<'_>, cache: u32) -> Line<'static> {
     };
     let numbers =
         format!(" {:>8} {:>7}  ", grouped(counts.used), grouped(counts.in_magazines + counts.in_depot));
-    // Many CPUs share a bar.
+    // If there are many CPUs, several share a bar.
     let each = shown.cpus.len().div_ceil(BARS).max(1);
     let acting = app
         .view
@@ -112,7 +113,7 @@ pub(super) fn head(app: &App<'_>) -> Line<'static> {
     Line::from(vec![Span::from(app.name(cache).to_owned()).bold().underlined(), Span::from(text)])
 }
 
-/// What CPUs hold of the chosen cache, by the names of the levels; and what they share.
+/// The objects of the chosen cache that each CPU holds, by level, and the shared ones.
 pub(super) fn cpus(app: &App<'_>, width: u16) -> Vec<Line<'static>> {
     let Some(shown) = app.chosen.and_then(|cache| shown(app, cache)) else { return vec![Line::default()] };
     let acting =
@@ -143,7 +144,7 @@ pub(super) fn cpus(app: &App<'_>, width: u16) -> Vec<Line<'static>> {
     items.chunks((usize::from(width) / longest).max(1)).map(line).collect()
 }
 
-/// Who has an object, by its character.
+/// The owner of an object, from its character.
 pub(super) fn holder(object: char) -> String {
     match object {
         'u' => "in use".to_owned(),
@@ -153,7 +154,8 @@ pub(super) fn holder(object: char) -> String {
     }
 }
 
-/// Slabs, a character an object: those that matter now first, then list by list.
+/// Slabs with one character for each object: first the touched and the followed object's slabs, then all
+/// slabs list by list.
 pub(super) fn slabs(app: &App<'_>, width: u16, rows: usize) -> Vec<Line<'static>> {
     let Some((cache, shown)) = app.chosen.and_then(|cache| Some((cache, shown(app, cache)?))) else {
         return Vec::new();
@@ -181,7 +183,7 @@ pub(super) fn slabs(app: &App<'_>, width: u16, rows: usize) -> Vec<Line<'static>
         }
         lists
     });
-    // Full ones are the most and the least telling.
+    // Full slabs come last: there are most of them, and they show the least.
     let (full, others): (Vec<_>, Vec<_>) = lists.into_iter().partition(|list| *list == "full");
     for list in others.into_iter().chain(full) {
         let slabs: Vec<_> = shown.slabs.iter().filter(|slab| slab.list == list).collect();
@@ -203,7 +205,7 @@ pub(super) fn slabs(app: &App<'_>, width: u16, rows: usize) -> Vec<Line<'static>
     lines
 }
 
-/// A slab's objects, a span each.
+/// The objects of a slab, one span each.
 fn objects(app: &App<'_>, slab: &ShownSlab, now: Option<u16>) -> Vec<Span<'static>> {
     let object = |(index, object): (usize, char)| {
         let colour = match object {

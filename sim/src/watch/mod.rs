@@ -4,8 +4,7 @@
 //! keys ──> app ──> what is wanted ──> session: an engine of the design ──> view ──> draw
 //! ```
 //!
-//! An engine only goes forward. Whoever goes back gets a new one, which runs from the beginning: nothing is kept but the stream and
-//! the view.
+//! An engine only runs forward. To go back, a new engine runs from the beginning: only the stream and the view are kept.
 
 #[cfg(feature = "watch")]
 mod app;
@@ -29,7 +28,7 @@ use std::path::{Path, PathBuf};
 use uslab_engine::Policy;
 use uslab_engine::designs::Spec;
 
-/// What a build without screens says of a verb that needs one.
+/// The error of a build without screens for a command that needs one.
 #[cfg(not(feature = "watch"))]
 pub(crate) fn not_built(verb: &str) -> anyhow::Error {
     anyhow::anyhow!(
@@ -38,16 +37,17 @@ pub(crate) fn not_built(verb: &str) -> anyhow::Error {
     )
 }
 
-/// Watch a replay on a terminal, operation by operation, forward and back: what `replay --html` shows in a browser.
+/// Watch a replay on a terminal, operation by operation, forward and back, as `replay --html` does in a browser.
 ///
-/// Each moment shows the sentence of the last operation, the busiest caches (what each CPU holds, what CPUs share, slabs), one cache up
-/// close with its slabs object by object, and the pages. `?` lists the keys. 80 columns and 24 rows are enough.
+/// Each moment shows the sentence of the last operation, the busiest caches (objects on each CPU, shared objects, slabs), one
+/// cache in detail with its slabs object by object, and the pages. `?` lists the keys. 80 columns and 24 rows are enough.
 ///
-/// Nothing is recorded: the allocator runs. Going back runs it again from the beginning, which takes less than 0.1 s at the end of the
-/// bundled trace (672,020 operations), and some 0.1 s a million operations in others. NO_COLOR in the environment is respected.
+/// Nothing is recorded: the allocator runs. Going back runs it again from the beginning, which takes less than 0.1 s at the end
+/// of the bundled trace (672,020 operations), and about 0.1 s for a million operations in others. NO_COLOR in the environment is
+/// respected.
 ///
-/// It is built with the feature `watch` (`cargo uslab-tui watch`), and needs a terminal. Without one, `uslab replay --at N --json` has the
-/// same moments.
+/// It needs a build with the feature `watch` (`cargo uslab-tui watch`), and a terminal. Without one, `uslab replay --at N --json`
+/// has the same moments.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -55,17 +55,17 @@ Examples:
   uslab watch trace.txt.zst --at 5000
   uslab watch trace.ops --design slub:cpu_partial=0 --cache dentry")]
 pub(crate) struct WatchArgs {
-    /// The trace, as `uslab replay` or `uslab convert` reads it, or what `convert` wrote; `-` is standard input. Left out: the bundled
-    /// trace.
+    /// The trace, as `uslab replay` or `uslab convert` reads it, or the output of `convert`; `-` is standard input. Default: the
+    /// bundled trace.
     #[arg(value_name = "FILE")]
     trace: Option<PathBuf>,
-    /// Who answers, with knobs as `uslab replay --help` lists them.
+    /// Designs to run, with knobs as `uslab replay --help` lists them.
     #[arg(long, value_name = "NAME", default_value = "uslab")]
     design: String,
-    /// Begin after N operations. Default: three tenths of them, as the page does.
+    /// Begin after N operations. Default: three tenths of all, as on the page.
     #[arg(long, value_name = "N")]
     at: Option<u64>,
-    /// The cache to see up close. Default: the one that loses the most objects again.
+    /// The cache to show in detail. Default: the cache whose number of objects falls most.
     #[arg(long, value_name = "NAME")]
     cache: Option<String>,
 }
@@ -79,7 +79,7 @@ pub(crate) fn run<P: Policy>(args: &WatchArgs, json: Option<&Path>) -> anyhow::R
 
 #[cfg(not(feature = "watch"))]
 fn start<P: Policy>(args: &WatchArgs, _: Spec<P>) -> anyhow::Result<Outcome> {
-    // Nothing of it is read.
+    // The arguments are parsed, but not used.
     let WatchArgs { trace: _, at: _, cache: _, .. } = args;
     Err(not_built("watch"))
 }

@@ -1,4 +1,4 @@
-//! Engines that do what is wanted.
+//! Runs engines for the requests of the user.
 
 use super::app::{App, Over, PICTURES, Place, Sample, Wish, slow};
 use super::draw::draw;
@@ -9,12 +9,12 @@ use uslab_engine::designs::{Spec, Visitor};
 use uslab_engine::until::Until;
 use uslab_engine::{Design, Engine, EngineError, Policy, Step, Stream};
 
-/// Points of the time line.
+/// Number of points of the time line.
 const SAMPLES: u64 = 480;
-/// Operations between two looks whether somebody has pressed a key.
+/// Operations between two checks for a key.
 const SLICE: u64 = 20_000;
 
-/// Until somebody quits.
+/// Shows the stream until the user quits.
 pub(super) fn watch<P: Policy>(
     stream: &Stream,
     specs: &[Spec<P>],
@@ -29,7 +29,7 @@ pub(super) fn watch<P: Policy>(
     Ok(())
 }
 
-/// With a new engine, until one is needed that has run less.
+/// Serves requests with a new engine, until one needs an engine that has run less.
 struct Session<'a, 's> {
     stream: &'a Stream,
     app: &'a mut App<'s>,
@@ -53,7 +53,7 @@ impl Visitor for Session<'_, '_> {
 }
 
 impl Session<'_, '_> {
-    /// Does what is wanted; false if this engine cannot: it has run too far, or is of another design.
+    /// Serves the request; `false` if this engine cannot: it has run too far, or is of another design.
     fn done<D: Design>(&mut self, engine: &mut Engine<'_, D>) -> anyhow::Result<bool> {
         let from = self.app.view.operation;
         match self.app.wish {
@@ -139,12 +139,12 @@ impl Session<'_, '_> {
         self.app.show(engine.view(steps, &self.app.shown()));
     }
 
-    /// To a moment that this engine has left behind.
+    /// Requests a moment that this engine has passed.
     fn back(&mut self, to: u64) -> anyhow::Result<bool> {
         self.app.go(to);
         Ok(false)
     }
-    /// Whether somebody presses a key while a search is at an operation.
+    /// Shows the progress of a search. Returns `true` if a key was pressed.
     fn stopped(&mut self, at: u64) -> anyhow::Result<bool> {
         self.app.problem = format!("Searching: operation {}. Any key stops.", crate::output::grouped(at));
         self.screen.draw(&|frame| draw(self.app, frame))?;
@@ -153,7 +153,7 @@ impl Session<'_, '_> {
         Ok(stopped)
     }
 
-    /// Shows the moment, and waits for what somebody wants next.
+    /// Shows the moment, and waits for the user's next command.
     fn ask(&mut self) -> anyhow::Result<()> {
         if let Some(key) = self.app.next.take() {
             self.app.on(key);
@@ -167,7 +167,7 @@ impl Session<'_, '_> {
             None if event.is_none() && self.app.playing => self.app.tick(),
             None => {}
         }
-        // Who holds an arrow down goes where it leads, and does not wait for each moment on the way.
+        // If an arrow key is held down, its repetitions are added up, without drawing each moment.
         while matches!(self.app.wish, Wish::At(_)) && self.app.next.is_none() {
             let Some(event) = self.screen.key(Some(Duration::ZERO))? else { break };
             match key(event) {
@@ -179,13 +179,13 @@ impl Session<'_, '_> {
     }
 }
 
-/// Runs until so many operations have run; false if more have already.
+/// Runs up to an operation; `false` if the engine had already run further.
 fn brought<D: Design>(engine: &mut Engine<'_, D>, at: u64) -> Result<bool, EngineError> {
     engine.run(at)?;
     Ok(engine.operations() <= at)
 }
 
-/// The whole run at points.
+/// The values of the whole run at the points of the time line.
 fn samples<D: Design>(engine: &mut Engine<'_, D>) -> Result<Vec<Sample>, EngineError> {
     let operations = engine.stream().operations;
     let mut samples = Vec::new();

@@ -1,4 +1,4 @@
-//! The terminal, and who stands in for it in tests.
+//! The terminal, and the trait that replaces it in tests.
 
 use anyhow::{Context, bail};
 use ratatui::crossterm::event::{Event, KeyEvent, KeyEventKind, poll, read};
@@ -6,15 +6,15 @@ use ratatui::{DefaultTerminal, Frame};
 use std::io::{IsTerminal, stdout};
 use std::time::Duration;
 
-/// Where there is something to see, and somebody who presses keys.
+/// A display, and a source of keys.
 pub(crate) trait Screen {
-    /// Draws anew.
+    /// Draws a new picture.
     fn draw(&mut self, picture: &dyn Fn(&mut Frame<'_>)) -> anyhow::Result<()>;
-    /// The next key, if there is one within that time; `None` waits for ever.
+    /// The next key, if one is pressed within that time; `None` waits without a limit.
     fn key(&mut self, within: Option<Duration>) -> anyhow::Result<Option<KeyEvent>>;
 }
 
-/// An error unless standard output is a terminal. `else_` says what does without.
+/// Returns an error unless standard output is a terminal. `else_` names an alternative for the message.
 pub(crate) fn needed(else_: &str) -> anyhow::Result<()> {
     if !stdout().is_terminal() {
         bail!("standard output is no terminal; {else_}");
@@ -22,14 +22,14 @@ pub(crate) fn needed(else_: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The real one: as it was when this is dropped, or at a panic.
+/// The real terminal: its state is restored when this is dropped, or at a panic.
 #[derive(Debug)]
 pub(crate) struct Terminal(DefaultTerminal);
 
 impl Terminal {
-    /// Takes the terminal, with a picture in the place of what is on it.
+    /// Takes the terminal over, with a picture in place of its content.
     pub(crate) fn start() -> anyhow::Result<Self> {
-        // It may fail halfway.
+        // Taking it over may fail halfway.
         ratatui::try_init().map(Self).inspect_err(|_| ratatui::restore()).context("the terminal")
     }
 }

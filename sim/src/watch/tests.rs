@@ -1,4 +1,4 @@
-//! The screen against engines of its own.
+//! The screen, compared with engines that the tests run.
 
 use super::app::{App, Over, PICTURES, Place, slow};
 use super::draw::draw;
@@ -17,7 +17,7 @@ use uslab_engine::stream::Kind;
 use uslab_engine::until::{Found, Until};
 use uslab_engine::{Design, Engine, Stream, View, Writer};
 
-/// Two caches on two CPUs that fill up and empty three times, large objects, and pages.
+/// A stream with two caches on two CPUs that fill up and empty three times, large objects, and pages.
 fn stream() -> Stream {
     let mut random = 1_u64;
     let mut next = |n: u64| {
@@ -51,11 +51,11 @@ fn stream() -> Stream {
     writer.finish()
 }
 
-/// Keys, and what was on the screen after each.
+/// A script of keys, and the screen after each.
 struct Script {
     terminal: Terminal<TestBackend>,
     keys: VecDeque<KeyEvent>,
-    /// Pictures until the next key while it plays.
+    /// Pictures until the next key while playing.
     pictures: u64,
     seen: Vec<String>,
 }
@@ -94,7 +94,7 @@ impl Screen for Script {
 fn specs(first: &str) -> Vec<Spec> {
     vec![first.parse().unwrap(), "slub".parse().unwrap()]
 }
-/// Presses keys at a moment of a design.
+/// The screens for keys that are pressed at a moment of a design.
 fn press<'s>(
     stream: &'s Stream,
     design: &str,
@@ -111,7 +111,7 @@ fn letters(text: &str) -> impl Iterator<Item = KeyCode> + '_ {
     text.chars().map(KeyCode::Char)
 }
 
-/// The moment by an engine of its own.
+/// A visitor that returns the view of a moment from a new engine.
 struct Moment<'s>(&'s Stream, u64);
 
 impl Visitor for Moment<'_> {
@@ -127,14 +127,14 @@ fn moment(stream: &Stream, design: &str, at: u64) -> View {
     design.parse::<Spec>().unwrap().on(stream, Moment(stream, at)).unwrap()
 }
 
-/// What a picture of 80 columns must have, by the numbers of a view.
+/// Checks that a picture of 80 columns has the numbers of a view.
 #[track_caller]
 fn shows(screen: &str, operations: u64, chosen: Option<u32>, view: &View) {
     let has = |what: &str| assert!(screen.contains(what), "expected `{what}` in\n{screen}");
     let at =
         format!("{} of {}  {:.6} s", grouped(view.operation), grouped(operations), view.time_ns as f64 / 1e9);
     assert!(screen.lines().next().unwrap().ends_with(&at), "{screen}");
-    // The sentence, however it is broken into rows.
+    // The sentence may be broken into rows.
     let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>().join(" ");
     let sentence: String = view.steps.iter().map(|step| &*step.sentence).collect::<Vec<_>>().join(" ");
     let beginning: String = words(&sentence).chars().take(150).collect();
@@ -171,7 +171,8 @@ fn shows(screen: &str, operations: u64, chosen: Option<u32>, view: &View) {
         let slabs: Vec<_> = shown.slabs.iter().filter(|slab| slab.list == list).collect();
         let Some(first) = slabs.first() else { continue };
         has(&format!("{list} {} {}", slabs.len(), first.objects));
-        // There are five rows, and one that was touched: others may not be reached.
+        // The screen has five rows for slabs, and one is used for the touched object: other lists may not be
+        // visible.
         break;
     }
     if let Some(step) = view.steps.iter().rev().find(|step| step.cache == Some(chosen))
@@ -203,7 +204,7 @@ fn what_is_on_the_screen_is_what_the_engine_s_view_has() {
         }
     }
     let bundled = replay::page_stream(None, &replay::Options::default(), &Progress::new()).unwrap();
-    // Where the page begins, and after `n`.
+    // The moment at which the page begins, and the one after `n`.
     let at = bundled.operations * 3 / 10;
     let (app, seen) = press(&bundled, "uslab", at, letters("n"));
     assert!(app.view.operation > at);
@@ -215,7 +216,7 @@ fn what_is_on_the_screen_is_what_the_engine_s_view_has() {
         app.chosen,
         &moment(&bundled, "uslab", app.view.operation),
     );
-    // The book shows it.
+    // The book shows this picture.
     let rows = |text: &str| text.lines().map(|line| line.trim_end().to_owned()).collect::<Vec<_>>();
     let mut blocks = include_str!("../../../slab/book/src/study.md")
         .split("```text\n")
@@ -303,15 +304,15 @@ fn an_object_s_life_is_all_that_the_engine_finds_of_it() {
     let until = Until::Object { cache, page, index };
     let life = "uslab".parse::<Spec>().unwrap().on(&stream, Life(&stream, until)).unwrap();
     assert!(life.len() > 3 && life == app.life && app.view.operation == from, "{life:?}");
-    // q closes it first.
+    // The last `q` closes the panel first.
     let last = &seen[seen.len() - 2];
     assert!(last.contains(&format!("{index} of page {page}: {} events", life.len())), "{last}");
-    // The operation touched it, so it is the event to see.
+    // The touching operation is among the events, and is the selected one.
     let here = last.lines().find(|line| line.contains("> operation")).unwrap();
     assert!(here.contains(&format!("{} ", grouped(from))), "{here}");
     let (app, seen) = press(&stream, "uslab", from, letters("fll"));
     assert!(app.over == Over::Nothing && !seen.last().unwrap().contains("events in the whole run"));
-    // It belongs to the object, and to the design.
+    // The events are dropped with the followed object, and with the design.
     let (app, _) = press(&stream, "uslab", from, letters("flf"));
     assert!(app.life.is_empty() && app.over == Over::Nothing);
     let (app, _) = press(&stream, "uslab", from, letters("fld"));
@@ -342,14 +343,14 @@ fn the_map_of_pages_goes_with_the_moment() {
     assert!(app.map == map(1100) && app.map != map(100));
     let last = &seen[seen.len() - 2];
     assert!(last.contains("s slabs, o other, c CPUs', . free") && last.contains("ss"), "{last}");
-    // Every page is there: so many characters, of so many pages.
+    // The map contains every page: its characters, times the pages of each, cover all.
     let rows = last.lines().skip(8).take_while(|line| line.starts_with('│'));
     let places = rows.map(|row| row.trim_matches(['│', ' ']).chars().count()).sum::<usize>();
     let each = map(1100).len().div_ceil(78 * 14);
     assert_eq!(places, map(1100).len().div_ceil(each), "{last}");
     let (app, _) = press(&stream, "uslab", 1000, letters("mm"));
     assert_eq!(app.over, Over::Nothing);
-    // Escape goes back to the picture, and not out of the program.
+    // Escape closes the map and does not quit.
     let (app, _) = press(&stream, "uslab", 1000, [KeyCode::Char('m'), KeyCode::Esc, KeyCode::Right]);
     assert_eq!((app.over, app.view.operation), (Over::Nothing, 1001));
 }
@@ -369,7 +370,7 @@ fn back_and_forward_is_the_same_picture() {
     let (app, seen) = press(&stream, "uslab", 3000, [Home, Left, End, Right]);
     assert_eq!(app.view.operation, 6000);
     assert!(seen[1] == seen[2] && seen[3] == seen[4] && seen[1] != seen[3]);
-    // Through another design and back.
+    // To another design and back.
     let (app, seen) = press(&stream, "uslab", 3000, letters("dd"));
     assert_eq!((app.design, &seen[0] == seen.last().unwrap()), (0, true));
     assert!(seen[1].contains("design slub") && seen[1].contains("current slab"), "{}", seen[1]);
@@ -406,7 +407,7 @@ fn any_size_and_any_design_is_drawn() {
                 terminal.draw(|frame| draw(&app, frame)).unwrap();
             }
         }
-        // The last row is the keys, whatever is above.
+        // The last row has the keys at any size.
         let rows: Vec<_> = script.seen[0].lines().map(str::to_owned).collect();
         assert!(rows[59].starts_with("? keys  q quit"), "{name}: {}", script.seen[0]);
         assert!(rows[58].starts_with("no memory yet"), "{name}: {}", script.seen[0]);

@@ -1,21 +1,21 @@
-//! Where the kernel maps all memory: what turns an object's address into a page frame number.
+//! The kernel's direct map of all memory, which turns an object's address into a page frame number.
 //!
-//! Page events tell page frame numbers, object events addresses. The kernel keeps all memory mapped in one piece, the
-//! *direct map*, whose beginning it chooses anew at each boot (KASLR), on a boundary of 1 GiB, or of 512 MiB where pages
-//! have 64 KiB. Its beginning is here where page frame 0 would be: on arm64, where the lowest frames are no memory, that is
-//! below the first address of the map. No event tells it. It is found by a vote: a new slab's pages are allocated just before
-//! its first object is, on the same CPU. Each allocation of pages and the object allocation that follows it there vote for the
-//! one boundary that puts the object on those pages, if there is one. A pair that has nothing to do with each other votes once
-//! in 262,144 times for each page of the block where pages have 4 KiB, and once in 8,192 times where they have 64 KiB.
+//! Page events have page frame numbers, object events have addresses. The kernel maps all memory in one piece, the *direct map*,
+//! whose start it chooses at each boot (KASLR), at a multiple of 1 GiB, or of 512 MiB if pages have 64 KiB. Here its start is the
+//! address that page frame 0 would have: on arm64, whose lowest frames are not memory, that is below the first address of the
+//! map. No event contains it, so it is found by a vote: a new slab's pages are allocated just before its first object is, on the
+//! same CPU. Each allocation of pages, with the next object allocation on that CPU, votes for the one boundary that puts the
+//! object on those pages, if there is one. An unrelated pair votes with a probability of 1 in 262,144 for each page of the block
+//! if pages have 4 KiB, and of 1 in 8,192 if they have 64 KiB.
 //!
-//! The vote is held for each page size: only the right one gathers votes for one boundary.
+//! There is a vote for each page size: only with the right one do the votes agree on one boundary.
 
 use rustc_hash::FxHashMap;
 
 use super::event::{Pfn, Ptr};
 use super::page_size::PageSize;
 
-/// The direct map begins on a multiple of this: what one entry of an upper page table maps.
+/// The direct map starts at a multiple of this: the size that one entry of an upper page table maps.
 fn align(size: PageSize) -> u64 {
     match size {
         PageSize::Kib4 | PageSize::Kib16 => 1 << 30,
@@ -26,29 +26,29 @@ fn align(size: PageSize) -> u64 {
 /// The direct map is at most 64 TiB long (x86-64, four page-table levels).
 const LENGTH: u64 = 64 << 40;
 
-/// The largest slab, as an order, unless the kernel is told otherwise.
+/// The largest order of a slab, unless a boot parameter changes it.
 const MAX_SLAB_ORDER: u8 = 3;
 
-/// A base with one vote needs so many times what chance would give all bases together,
+/// A base with one vote needs this many times the votes that chance would give to all bases together.
 const ALONE: u64 = 1000;
 
-/// and one with several so many times: that chance gives several to the same one is rarer by far.
+/// A base with several votes needs this many times: chance gives several votes to the same base much more rarely.
 const SEVERAL: u64 = 100;
 
-/// What is known of the place of the direct map.
+/// What is known about the direct map.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "kebab-case", tag = "state", content = "base")]
 pub enum DirectMap {
     /// Page frame 0 is mapped at this address.
     At(u64),
-    /// Addresses are real, but no vote tells where it begins. Objects with the same page in their address share a
-    /// page; which page events are about it is not known.
+    /// Addresses are real, but the vote found no start. Objects with the same page in their addresses share a page; the page
+    /// events about it cannot be identified.
     Unknown,
-    /// Pointers are hashed: two objects of a page have nothing in common.
+    /// Pointers are hashed: addresses do not show which objects share a page.
     Hashed,
 }
 
-/// Which page an address is on.
+/// Maps addresses to pages.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Mapping {
     pub(super) direct_map: DirectMap,
@@ -56,8 +56,8 @@ pub(super) struct Mapping {
 }
 
 impl Mapping {
-    /// The page that the object lies on (its first, if several). Where the beginning of the direct map is not known, it is
-    /// numbered by its address: for a kernel's addresses such a number is larger than any page frame's.
+    /// The page with the object (the first, if there are several). If the start of the direct map is not known, pages are
+    /// numbered by address: for a kernel's addresses, such a number is larger than any page frame's.
     pub(super) fn pfn(self, ptr: Ptr) -> Option<Pfn> {
         let shift = self.page_size.shift();
         match self.direct_map {
@@ -70,12 +70,12 @@ impl Mapping {
         }
     }
 
-    /// How many bytes from the start of its page the object lies.
+    /// The object's offset from the start of its page, in bytes.
     pub(super) fn offset(self, ptr: Ptr) -> u16 {
         (ptr.0 % self.page_size.bytes()) as u16
     }
 
-    /// The address of what lies on a page that [`pfn`](Self::pfn) gave, `offset` bytes from its start.
+    /// The address at `offset` bytes from the start of a page that [`pfn`](Self::pfn) returned.
     pub(super) fn object(self, pfn: Pfn, offset: u16) -> Ptr {
         let base = match self.direct_map {
             DirectMap::At(base) => base,
@@ -88,16 +88,16 @@ impl Mapping {
 /// Finds the [`DirectMap`] of a trace, and the size of its pages.
 #[derive(Debug, Default)]
 pub(super) struct Vote {
-    /// The pages that each CPU allocated last, until it allocates an object.
+    /// The last pages that each CPU allocated, until it allocates an object.
     last: Vec<Option<(Pfn, u8)>>,
-    /// By page size: votes for each base.
+    /// For each page size: the votes for each base.
     votes: [FxHashMap<u64, u64>; PageSize::ALL.len()],
-    /// Pages on which an object could have lain by chance.
+    /// Pages on which an object could be by chance.
     pages: u64,
 }
 
 impl Vote {
-    /// A CPU allocated pages. User memory (`movable`) is never a slab.
+    /// Records that a CPU allocated pages. User memory (`movable`) is never a slab.
     pub(super) fn pages(&mut self, cpu: u16, pfn: Pfn, order: u8, movable: bool) {
         let cpu = usize::from(cpu);
         if cpu >= self.last.len() {
@@ -106,7 +106,7 @@ impl Vote {
         self.last[cpu] = (order <= MAX_SLAB_ORDER && !movable).then_some((pfn, order));
     }
 
-    /// A CPU allocated an object.
+    /// Records that a CPU allocated an object.
     pub(super) fn object(&mut self, cpu: u16, ptr: Ptr) {
         let Some((pfn, order)) = self.last.get_mut(usize::from(cpu)).and_then(Option::take) else { return };
         if ptr.is_hashed() {
@@ -122,8 +122,8 @@ impl Vote {
         }
     }
 
-    /// The base and the page size that most votes are for, of all sizes or of the one that is known. `None` if no base has
-    /// more than chance would give it.
+    /// The base and the page size with the most votes, among all sizes or for the known one. `None` if no base has more votes
+    /// than chance would give it.
     pub(super) fn result(&self, known: Option<PageSize>) -> Option<(u64, PageSize)> {
         let sizes = PageSize::ALL.into_iter().zip(&self.votes);
         let elected =
@@ -134,7 +134,7 @@ impl Vote {
                 let beyond = if most > 1 { SEVERAL } else { ALONE };
                 (most * 2 > all && most * places >= beyond * self.pages).then_some((most, base, size))
             });
-        // Of equals, the smaller size.
+        // With equal votes, the smaller size wins.
         let (_, base, size) = elected.max_by_key(|(votes, _, size)| (*votes, std::cmp::Reverse(*size)))?;
         Some((base, size))
     }
@@ -172,7 +172,7 @@ mod tests {
         assert_eq!(map.pfn(Ptr(0x9997_02f4)), None, "a hashed pointer");
     }
 
-    /// Kernels of arm64: their virtual addresses have 39, 48 or 52 bits, their memory begins at 1 GiB or elsewhere.
+    /// arm64 kernels: virtual addresses have 39, 48 or 52 bits; memory starts at 1 GiB or elsewhere.
     #[test]
     fn the_base_and_the_page_size_of_arm64_are_told_too() {
         for (first, memory) in [
@@ -182,7 +182,7 @@ mod tests {
             (0xfff0_0000_0000_0000, 0x4000_0000),
         ] {
             for size in PageSize::ALL {
-                // What is not a multiple of 1 GiB is possible with large pages only.
+                // A start that is not a multiple of 1 GiB is possible only with large pages.
                 let base = first - (memory - memory % align(size));
                 let mut vote = Vote::default();
                 for n in 0..40 {
@@ -203,7 +203,7 @@ mod tests {
     #[test]
     fn what_chance_gives_is_no_base() {
         let mut vote = Vote::default();
-        // A thousand pairs that have nothing to do with each other, and one that seems to.
+        // A thousand unrelated pairs, and one that seems related.
         for i in 0..1000 {
             vote.pages(0, Pfn(i * 977), 0, false);
             vote.object(0, at(i * 977 + 12, 0));

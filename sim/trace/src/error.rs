@@ -1,4 +1,4 @@
-//! What can be wrong with a trace, each told with the place where it was seen.
+//! Errors in a trace, each with the place.
 
 use std::fmt;
 use std::io;
@@ -7,10 +7,10 @@ use std::path::PathBuf;
 use super::foreign::Foreign;
 use super::page_size::PageSize;
 
-/// An error of reading a trace or a table beside it.
+/// An error in a trace, or in a table in its folder.
 ///
-/// Every variant names the file (`<stdin>` for standard input), and the line where there is one. What the system said is
-/// the [`source`](std::error::Error::source).
+/// Every variant names the file (`<stdin>` for standard input), and the line if there is one. The system's error is the
+/// [`source`](std::error::Error::source).
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum TraceError {
@@ -18,10 +18,10 @@ pub enum TraceError {
     Open {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// A directory was named where a file is wanted.
+    /// A directory was named instead of a file.
     Directory {
         /// The directory.
         path: PathBuf,
@@ -30,7 +30,7 @@ pub enum TraceError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// The compressed file ends before its content does.
@@ -42,53 +42,53 @@ pub enum TraceError {
     Damaged {
         /// The file.
         path: PathBuf,
-        /// How it is compressed: `gzip`, `xz` or `zstd`.
+        /// The kind of compression: `gzip`, `xz` or `zstd`.
         compression: &'static str,
-        /// What the decoder said.
+        /// The decoder's error.
         source: io::Error,
     },
-    /// There is not one byte of text in the file.
+    /// The file contains no text.
     Empty {
         /// The file.
         path: PathBuf,
     },
-    /// A recording of `libuslab.so` has less than its header says, or what no recording has.
+    /// A recording of `libuslab.so` is shorter than its header says, or has invalid contents.
     Recording {
         /// The file.
         path: PathBuf,
-        /// What is wrong, and what is expected.
+        /// The error, and what is expected.
         what: String,
     },
     /// The file is not text.
     Binary {
         /// The file.
         path: PathBuf,
-        /// What to do instead.
+        /// What to do.
         hint: &'static str,
     },
     /// Text, but no line of it is an event.
     NotATrace {
         /// The file.
         path: PathBuf,
-        /// How many lines were read.
+        /// The number of lines read.
         lines: u64,
-        /// The first line that was not understood, shortened; empty when there were only headers.
+        /// The first line that was not understood, shortened; empty if there were only headers.
         first: String,
-        /// What the text is, if it is known.
+        /// The kind of text, if it is recognised.
         foreign: Option<Foreign>,
     },
-    /// Fewer than 95 of 100 lines of kmem events were understood.
+    /// Fewer than 95 of 100 lines with kmem events were understood.
     MostlyNotUnderstood {
         /// The file.
         path: PathBuf,
-        /// Such lines that were not understood.
+        /// The number of such lines that were not understood.
         rejected: u64,
-        /// Such lines.
+        /// The number of all such lines.
         lines: u64,
         /// The first few, shortened, with their numbers.
         first: Vec<(u64, String)>,
     },
-    /// Time decreases on a CPU, which no trace does: the text is of two.
+    /// Time decreases on a CPU, which is impossible in one trace: the text contains two.
     TimeGoesBack {
         /// The file.
         path: PathBuf,
@@ -96,17 +96,17 @@ pub enum TraceError {
         line: u64,
         /// The CPU.
         cpu: u16,
-        /// The time of its event before that, and of this one, in nanoseconds.
+        /// The time of the CPU's event before it, and of this one, in nanoseconds.
         times: (u64, u64),
     },
     /// A line longer than any trace has.
     LongLine {
         /// The file.
         path: PathBuf,
-        /// Its number, from 1.
+        /// The line, from 1.
         line: u64,
     },
-    /// A value that no kernel prints, or none with pages of that size: an order above 10, a size of nothing, a CPU above 8191.
+    /// A value that no kernel prints, or none with this page size: an order above 10, a size of 0, a CPU above 8191.
     Impossible {
         /// The file.
         path: PathBuf,
@@ -117,16 +117,16 @@ pub enum TraceError {
     },
     /// The temporary file for the records of a long trace failed.
     Spool {
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// A table beside a trace is not what it should be.
+    /// A table in the trace's folder is invalid.
     Table {
         /// The file.
         path: PathBuf,
         /// The line, from 1.
         line: u64,
-        /// What was expected there.
+        /// The expected contents of the line.
         what: &'static str,
     },
 }
@@ -134,15 +134,15 @@ pub enum TraceError {
 /// A value that no kernel prints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Impossible {
-    /// The name of the field, as printed in the trace.
+    /// The field's name, as printed in the trace.
     pub field: &'static str,
     /// Its value.
     pub value: u64,
-    /// The largest value that is accepted.
+    /// The largest accepted value.
     pub most: u64,
-    /// The smallest value that is accepted.
+    /// The smallest accepted value.
     pub least: u64,
-    /// The size of pages for which this holds, if it does not for any.
+    /// The page size for which this holds; `None` if it holds for any.
     pub page_size: Option<PageSize>,
 }
 

@@ -1,4 +1,4 @@
-//! One traced event, in numbers: what a line of text says, and nothing of how it says it.
+//! One traced event in numbers: its contents, independent of the text format.
 //!
 //! Event names, call sites, cache names and allocation flags are interned; an [`Event`] holds their [`Symbol`]s.
 
@@ -23,7 +23,7 @@ impl Ptr {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Pfn(pub u64);
 
-/// Which function made an object event: it tells how the cache is to be found.
+/// The function behind an object event, which determines how the cache is found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Via {
     /// `kmalloc` or `kfree`.
@@ -37,66 +37,66 @@ pub enum Via {
 pub struct Event {
     /// The event's name, without the group that perf puts before it.
     pub name: Symbol,
-    /// The CPU it happened on.
+    /// The CPU on which it happened.
     pub cpu: u16,
-    /// The third flag of ftrace's flag column: `.` task, `s` softirq, `h` hardirq, `H` hardirq inside softirq;
-    /// `None` where the format has no such column.
+    /// The third flag of ftrace's flag column: `.` task, `s` softirq, `h` hardirq, `H` hardirq inside softirq; `None` if the
+    /// format has no such column.
     pub context: Option<u8>,
-    /// Nanoseconds on the trace's own clock. Not monotonic: never sort by it.
+    /// Nanoseconds on the trace's clock. Not monotonic: never sort by it.
     pub time_ns: u64,
-    /// The command's name was no longer known (`<...>`).
+    /// `true` if the command's name was no longer known (`<...>`).
     pub comm_unknown: bool,
-    /// The command of an allocation's task; in an interrupt it is the one that was interrupted.
+    /// The command of an allocation's task; in an interrupt it is the interrupted one.
     pub task: Option<Symbol>,
-    /// What happened.
+    /// The kind of event, with its fields.
     pub kind: EventKind,
 }
 
-/// What happened.
+/// The kind of event, with its fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EventKind {
-    /// An object was handed out.
+    /// An object was allocated.
     Alloc {
         /// Its address; 0 if the allocation failed.
         ptr: Ptr,
-        /// Who asked: `function+0x1b/0x40`.
+        /// The caller: `function+0x1b/0x40`.
         site: Symbol,
-        /// Bytes asked for.
+        /// The requested bytes.
         bytes_req: u32,
-        /// Bytes the object takes.
+        /// Bytes that the object takes.
         bytes_alloc: u32,
         /// The allocation flags.
         gfp: Symbol,
-        /// The cache, where the event names it (since 6.18).
+        /// The cache, if the event names it (since 6.18).
         cache: Option<Symbol>,
-        /// By which function.
+        /// The function.
         via: Via,
     },
-    /// An object was given back.
+    /// An object was freed.
     Free {
         /// Its address, never 0.
         ptr: Ptr,
-        /// Who gave it back.
+        /// The caller.
         site: Symbol,
-        /// The cache, where the event names it.
+        /// The cache, if the event names it.
         cache: Option<Symbol>,
-        /// By which function.
+        /// The function.
         via: Via,
     },
     /// `kfree(NULL)`: nothing happened.
     FreeNull,
-    /// An object event whose pointer is the placeholder `(____ptrval____)`: the kernel had no key to hash with yet.
+    /// An object event with the placeholder `(____ptrval____)` for a pointer: the kernel had no key for hashing yet.
     Placeholder,
-    /// An allocation that no kmalloc can serve, or the free of one.
+    /// An allocation that is too large for kmalloc, or the free of one.
     TooLarge {
-        /// An allocation.
+        /// `true` for an allocation.
         alloc: bool,
     },
-    /// `2^order` pages were handed out.
+    /// `2^order` pages were allocated.
     PageAlloc {
-        /// The first of them.
+        /// The first page.
         pfn: Pfn,
-        /// The order, at most that of [64 KiB pages](super::PageSize::max_order).
+        /// The order, at most the largest one of [64 KiB pages](super::PageSize::max_order).
         order: u8,
         /// 0 unmovable, 1 movable, 2 reclaimable.
         migratetype: u8,
@@ -105,47 +105,47 @@ pub enum EventKind {
     },
     /// A page allocation that failed.
     PageAllocFailed,
-    /// `2^order` pages were given back.
+    /// `2^order` pages were freed.
     PageFree {
-        /// The first of them.
+        /// The first page.
         pfn: Pfn,
-        /// The order, at most that of [64 KiB pages](super::PageSize::max_order).
+        /// The order, at most the largest one of [64 KiB pages](super::PageSize::max_order).
         order: u8,
     },
     /// `2^order` pages left the buddy allocator's lists.
     ZoneLocked {
-        /// The first of them.
+        /// The first page.
         pfn: Pfn,
-        /// The order, at most that of [64 KiB pages](super::PageSize::max_order).
+        /// The order, at most the largest one of [64 KiB pages](super::PageSize::max_order).
         order: u8,
-        /// 0 unmovable, 1 movable, 2 reclaimable: what was asked for.
+        /// The requested type: 0 unmovable, 1 movable, 2 reclaimable.
         migratetype: u8,
-        /// For a per-CPU list, not for a caller.
+        /// `true` if they went to a per-CPU list instead of a caller.
         percpu_refill: bool,
     },
-    /// `2^order` pages went back from a per-CPU list to the buddy allocator.
+    /// `2^order` pages returned from a per-CPU list to the buddy allocator.
     PcpuDrain {
-        /// The first of them.
+        /// The first page.
         pfn: Pfn,
-        /// The order, at most that of [64 KiB pages](super::PageSize::max_order).
+        /// The order, at most the largest one of [64 KiB pages](super::PageSize::max_order).
         order: u8,
-        /// 0 unmovable, 1 movable, 2 reclaimable: the list they go to.
+        /// The type of their free list: 0 unmovable, 1 movable, 2 reclaimable.
         migratetype: u8,
     },
-    /// `2^order` pages were asked for, and a block of another migrate type serves.
+    /// `2^order` pages were requested, and a block of another migrate type serves.
     ExtFrag {
         /// The block's first page, or the first of the pages themselves: kernels differ.
         pfn: Pfn,
-        /// The order that was asked for, at most that of [64 KiB pages](super::PageSize::max_order).
+        /// The requested order, at most the largest one of [64 KiB pages](super::PageSize::max_order).
         order: u8,
     },
     /// Text that user space wrote into the trace.
     Mark(Symbol),
-    /// Another event: only counted.
+    /// Another event, which is only counted.
     Other,
 }
 
-/// Events whose fields are read. Their symbols are their places in this list.
+/// Events whose fields are parsed. Their symbols are their indices in this list.
 pub(super) const KNOWN_EVENTS: [&[u8]; 14] = [
     b"kmalloc",
     b"kmalloc_node",
@@ -163,7 +163,7 @@ pub(super) const KNOWN_EVENTS: [&[u8]; 14] = [
     b"bputs",
 ];
 
-/// How many of these are of the group kmem; marks are behind them.
+/// The number of events in the group kmem; marks come after them.
 pub(super) const KMEM_EVENTS: usize = 11;
 
 /// An event's name is an identifier of C.
@@ -171,12 +171,12 @@ pub(super) fn is_name(name: &[u8]) -> bool {
     !name.is_empty() && name.iter().all(|b| b.is_ascii_alphanumeric() || *b == b'_')
 }
 
-/// The name of an event whose fields are read, and which is no mark.
+/// Returns `true` if this is the name of an event whose fields are parsed, other than a mark.
 pub(super) fn is_kmem(name: &[u8]) -> bool {
     KNOWN_EVENTS[..KMEM_EVENTS].contains(&name)
 }
 
-/// True if a line has the name of such an event, in the form of any tool: `kmalloc:`, `kmem:kmalloc:`, `kmem:kmalloc(`.
+/// Returns `true` if a line has the name of such an event, in any tool's form: `kmalloc:`, `kmem:kmalloc:`, `kmem:kmalloc(`.
 pub(super) fn has_kmem(line: &[u8]) -> bool {
     line.split(|b| matches!(b, b' ' | b'\t' | b'(')).any(|word| {
         let word = word.strip_suffix(b":").unwrap_or(word);

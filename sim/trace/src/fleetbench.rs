@@ -1,10 +1,11 @@
-//! Fleetbench's distributions of allocations: what programs of a fleet ask of malloc, by size.
+//! Fleetbench's distributions of allocations: what programs of a fleet request from malloc, by size.
 //!
-//! A line is `SIZE, RATE, LIVE`: bytes, how often a block of them is asked for, and how many such blocks there are at a time. The
-//! units of the last two are anything. A distribution is no trace: one that has it is made here, always the same one. First come
-//! allocations in proportion to the live blocks, a heap of 64 MiB or a million blocks, then a million allocations and frees. Blocks are asked
-//! for at random times at their rates, and live, by Little's law, for `LIVE / RATE` in the mean, spread exponentially: so their
-//! numbers stay what they are. The size, the rate and the number of blocks are a program's; who frees when is not.
+//! A line is `SIZE, RATE, LIVE`: the size in bytes, how often a block of it is requested, and the number of such blocks that are
+//! live. The last two may have any unit. A distribution is not a trace: a trace with that distribution is generated here, always
+//! the same one. First come allocations in proportion to the live blocks, for a heap of 64 MiB or a million blocks; then a
+//! million allocations and frees. Blocks are requested at random times at their rates, and live, by Little's law, for `LIVE /
+//! RATE` on average, exponentially distributed: so their numbers stay constant. The sizes, rates and numbers of blocks are a real
+//! program's; the order of frees is not.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -12,16 +13,16 @@ use std::collections::BinaryHeap;
 use super::fields;
 use super::program::Call;
 
-/// Bytes of the blocks that are there from the start.
+/// Bytes of the blocks that are live from the start.
 const HEAP: f64 = (64 << 20) as f64;
 
-/// And there are at most so many of them.
+/// The most blocks that are live from the start.
 const MOST_BLOCKS: f64 = 1e6;
 
 /// Allocations and frees after that.
 const OPERATIONS: u64 = 1_000_000;
 
-/// A line.
+/// A line of a distribution.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Row {
     bytes: u64,
@@ -30,7 +31,7 @@ pub(super) struct Row {
 }
 
 impl Row {
-    /// Reads a line; `None` if it is of another form.
+    /// Parses a line; `None` if it has another form.
     pub(super) fn of(line: &[u8]) -> Option<Self> {
         let mut parts = line.split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
         let bytes = fields::decimal(parts.next()?)?;
@@ -43,7 +44,7 @@ impl Row {
     }
 }
 
-/// The calls of a program that has the distribution.
+/// Generates the calls of a program that has the distribution.
 pub(super) fn calls<E>(rows: &[Row], each: impl FnMut(Call) -> Result<(), E>) -> Result<(), E> {
     calls_within(HEAP, OPERATIONS, rows, each)
 }
@@ -57,7 +58,7 @@ fn calls_within<E>(
     let asked = Choice::new(rows, |row| row.rate);
     let there = Choice::new(rows, |row| row.live);
     let bytes: f64 = rows.iter().map(|row| row.bytes as f64 * row.live).sum();
-    // Nothing is asked for, or nothing takes memory.
+    // Nothing is requested, or nothing takes memory.
     if !(asked.sum > 0.0 && bytes > 0.0) {
         return Ok(());
     }
@@ -80,10 +81,10 @@ fn calls_within<E>(
 
 struct Program<F> {
     each: F,
-    /// Blocks for each of a row's `live`.
+    /// The number of blocks per unit of a row's `live`.
     scale: f64,
     block: u64,
-    /// When each block is freed. Times are positive, and then their bits are in their order.
+    /// When each block is freed. Times are positive, so their bits sort like their values.
     frees: BinaryHeap<Reverse<(u64, u64, bool)>>,
     random: Random,
 }
@@ -93,7 +94,7 @@ impl<E, F: FnMut(Call) -> Result<(), E>> Program<F> {
         self.block += 1;
         let call = Call::alloc(self.block, row.bytes, 1);
         let mean = row.live * self.scale / row.rate;
-        // What is never asked for again lives on.
+        // A block that is never requested again is never freed.
         if mean.is_finite() {
             let at = now + self.random.exponential(mean);
             self.frees.push(Reverse((at.to_bits(), self.block, call == Call::TooLarge)));
@@ -101,7 +102,7 @@ impl<E, F: FnMut(Call) -> Result<(), E>> Program<F> {
         (self.each)(call)
     }
 
-    /// Frees the block that is next, if that is before `then`.
+    /// Frees the next block, if its time is before `then`.
     fn free_before(&mut self, then: f64) -> Result<bool, E> {
         let Some(&Reverse((at, block, too_large))) = self.frees.peek() else { return Ok(false) };
         if f64::from_bits(at) > then {
@@ -113,7 +114,7 @@ impl<E, F: FnMut(Call) -> Result<(), E>> Program<F> {
     }
 }
 
-/// A choice among rows by weight.
+/// Chooses a row at random by weight.
 struct Choice {
     /// The sum of the weights up to each row.
     sums: Vec<f64>,
@@ -149,7 +150,7 @@ impl Random {
         z ^ z >> 31
     }
 
-    /// From 0 up to 1, without 1.
+    /// A number from 0 to less than 1.
     fn part(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1_u64 << 53) as f64
     }
@@ -215,7 +216,7 @@ mod tests {
         assert!(!start.iter().any(|call| matches!(call, Call::Free { .. })));
         let (small, large) = (allocs(then, 16), allocs(then, 64));
         assert!(near(small, 3.0 * large as f64, 0.05), "{small} and {large}");
-        // Half of the calls are frees, of blocks that are there, and the blocks stay as many.
+        // Half of the calls are frees of live blocks, and the number of blocks stays constant.
         let mut live = std::collections::HashMap::new();
         for call in &calls {
             match call {
@@ -236,7 +237,7 @@ mod tests {
         for rows in [&[][..], &[row(0, 1.0, 1.0)], &[row(8, 0.0, 1.0)], &[row(8, 1.0, 0.0)]] {
             assert_eq!(made(1e6, 10, rows), [], "{rows:?}");
         }
-        // Blocks that nobody asks for again stay; small ones are not without end.
+        // Blocks that are never requested again stay; the number of small ones is limited.
         let calls = made(f64::MAX, 10, &[row(1, 0.0, 1.0), row(1, 1e-9, 1e-9)]);
         assert_eq!(calls.len(), 1_000_010);
     }

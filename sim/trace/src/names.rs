@@ -1,14 +1,14 @@
-//! Which cache an allocation comes from.
+//! Finds the cache of an allocation.
 //!
-//! Before 6.18 `kmem_cache_alloc` does not say. In this order:
+//! Before 6.18, `kmem_cache_alloc` does not name it. The sources, in this order:
 //!
-//! 1. `kmalloc`: the size class, by bytes and flags; on kernels with `SLAB_BUCKETS` messages and copies from user space
-//!    have size classes of their own, which only the caller tells.
-//! 2. The event's own `name=`, or the `name=` in the free of the same pointer, or what such frees taught about the call
-//!    site and size ([`shapes`](super::shapes)).
-//! 3. A short list of callers whose objects are only ever freed by `kfree`, which names nothing.
-//! 4. What lies on the same page.
-//! 5. The size, if slabinfo has just one cache of it.
+//! 1. `kmalloc`: the size class, by bytes and flags. On kernels with `SLAB_BUCKETS`, messages and copies from user space have
+//!    separate size classes, which only the caller shows.
+//! 2. The event's own `name=`, or the `name=` in the free of the same pointer, or what such frees have shown for the call site
+//!    and size ([`shapes`](super::shapes)).
+//! 3. A short list of callers whose objects are only ever freed by `kfree`, which has no name.
+//! 4. Other objects on the same page.
+//! 5. The size, if slabinfo has only one cache of it.
 //! 6. A placeholder, `?function:size`.
 
 use std::collections::HashMap;
@@ -23,11 +23,11 @@ use super::shapes::{Shape, Shapes};
 use super::symbols::Symbol;
 use uslab::SlabInfo;
 
-/// Callers of `kmem_cache_alloc` whose objects `kfree` takes back, and their cache.
+/// Callers of `kmem_cache_alloc` whose objects are freed by `kfree`, and their cache.
 const KNOWN_SITES: [(&str, &str); 2] =
     [("kmalloc_reserve", "skbuff_small_head"), ("alloc_unbound_pwq", "pool_workqueue")];
 
-/// Callers with size classes of their own (`SLAB_BUCKETS`, since 6.11), and the names of these.
+/// Callers with separate size classes (`SLAB_BUCKETS`, since 6.11), and the names of these classes.
 const BUCKET_SITES: [(&str, &str); 4] = [
     ("load_msg", "msg_msg"),
     ("alloc_msg", "msg_msg"),
@@ -35,41 +35,41 @@ const BUCKET_SITES: [(&str, &str); 4] = [
     ("vmemdup_user", "memdup_user"),
 ];
 
-/// The name of what is too large for a slab.
+/// The name for objects that are too large for a slab.
 const LARGE: &str = "kmalloc-large";
 
 /// How the names of `kmem_cache_alloc`'s allocations were found.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
 pub struct NameSources {
-    /// The event says it (all kmallocs count here).
+    /// In the event (all kmallocs count here).
     pub in_event: u64,
-    /// A later free of the same pointer says it.
+    /// In a later free of the same pointer.
     pub by_free: u64,
-    /// Frees of other objects with the same call site and size say it.
+    /// In frees of other objects with the same call site and size.
     pub by_site: u64,
-    /// A table of known callers.
+    /// In the table of known callers.
     pub by_known_site: u64,
-    /// A neighbour on the page.
+    /// From a neighbour on the page.
     pub by_neighbour: u64,
-    /// The only cache of that size in slabinfo.
+    /// As the only cache of that size in slabinfo.
     pub by_size: u64,
     /// Not found.
     pub left: u64,
 }
 
-/// What is known of a shape's cache without looking at the page.
+/// What is known of a shape's cache without its page.
 #[derive(Debug, Clone, Copy)]
 enum Known {
     NotAsked,
-    /// `tells_neighbours`: the name came from the trace, so that others on the page may rely on it.
+    /// `tells_neighbours`: `true` if the name is from the trace, so that it also applies to others on the page.
     Cache {
         cache: CacheId,
         source: Source,
         tells_neighbours: bool,
     },
-    /// Ask the page.
+    /// The page must show it.
     AskPage,
-    /// Ask the page; else this, which is slabinfo's only cache of the size, or a placeholder.
+    /// The page must show it; otherwise it is this cache: slabinfo's only one of the size, or a placeholder.
     AskPageElse {
         cache: CacheId,
         by_size: bool,
@@ -92,10 +92,10 @@ pub(super) struct Names {
     numbers: HashMap<String, CacheId, rustc_hash::FxBuildHasher>,
     /// The cache of each cache name in the trace.
     by_symbol: Vec<Option<CacheId>>,
-    /// slabinfo's only cache of a size, by size; `None` where there are several.
+    /// slabinfo's only cache of a size, by size; `None` if there are several.
     by_size: FxHashMap<u32, Option<String>>,
     slabinfo_sizes: FxHashMap<String, u32>,
-    /// What allocations say of the size of a cache, of which the first event may be a free.
+    /// The sizes of caches as shown by allocations, for caches whose first event is a free.
     traced_sizes: FxHashMap<Symbol, u32>,
     page_size: PageSize,
     buckets: bool,
@@ -131,7 +131,7 @@ impl Names {
         }
         let buckets = match slabinfo {
             Some(info) => info.rows.iter().any(|row| row.name.starts_with("msg_msg-")),
-            // Without tables: allocation profiling's wrappers came one release before the buckets.
+            // Without tables: the wrappers of allocation profiling appeared one release before the buckets.
             None => (0..strings.sites.len())
                 .any(|n| function(strings.sites.bytes(Symbol(n as u32))).ends_with(b"_noprof")),
         };
@@ -164,18 +164,18 @@ impl Names {
         self.shapes.get(number)
     }
 
-    /// The function that a call site is in.
+    /// The name of the function that contains a call site.
     pub(super) fn function_of(&self, site: Symbol) -> String {
         String::from_utf8_lossy(function(self.strings.sites.bytes(site))).into_owned()
     }
 
-    /// How names were found. `named_by_free` of those that the trace's frees taught were objects freed themselves.
+    /// How names were found. Of the allocations whose names were learnt from frees, `named_by_free` were named by their own free.
     pub(super) fn sources(&self, named_by_free: u64) -> NameSources {
         let by_free = named_by_free.min(self.taught);
         NameSources { by_free, by_site: self.taught - by_free, ..self.sources }
     }
 
-    /// The cache of an allocation; `page_name` is what is known of its page, and learns from it.
+    /// The cache of an allocation; `page_name` is what is known of its page, and is updated.
     pub(super) fn of_alloc(&mut self, shape: u32, page_name: Option<&mut Option<CacheId>>) -> CacheId {
         if let Known::NotAsked = self.known[shape as usize] {
             self.known[shape as usize] = self.ask(shape);
@@ -216,7 +216,7 @@ impl Names {
         cache
     }
 
-    /// The cache of frees that nothing tells anything about.
+    /// The cache of frees about which nothing is known.
     pub(super) fn of_nobody(&mut self) -> CacheId {
         self.cache("?kfree".to_owned(), CacheKind::Placeholder, 0)
     }
@@ -246,7 +246,7 @@ impl Names {
         Known::AskPage
     }
 
-    /// The last resort. The cache comes into being only when an allocation really ends here.
+    /// The last resort. The cache is created only when an allocation needs it.
     fn by_size_or_placeholder(&mut self, number: u32) -> CacheId {
         let (cache, by_size) = match self.known[number as usize] {
             Known::AskPageElse { cache, by_size } => (cache, by_size),
@@ -310,7 +310,7 @@ impl Names {
     }
 }
 
-/// `function` of `function+0x1b/0x40`.
+/// `function` from `function+0x1b/0x40`.
 fn function(site: &[u8]) -> &[u8] {
     &site[..memchr::memchr(b'+', site).unwrap_or(site.len())]
 }
@@ -321,7 +321,7 @@ fn base(function: &[u8]) -> &[u8] {
     name.strip_suffix(b"_noprof").unwrap_or(name)
 }
 
-/// kmalloc's family of caches: the kernel asks for DMA first, then reclaimable, then accounted.
+/// kmalloc's family of caches: the kernel checks for DMA first, then reclaimable, then accounted.
 fn family(gfp: &[u8]) -> &'static str {
     let has = |flags: &[&[u8]]| gfp.split(|&b| b == b'|').any(|flag| flags.contains(&flag));
     if has(&[b"GFP_DMA", b"__GFP_DMA"]) {
@@ -335,12 +335,12 @@ fn family(gfp: &[u8]) -> &'static str {
     }
 }
 
-/// kmalloc's own caches (`kmalloc_buckets` too) are not candidates for what `kmem_cache_alloc` hands out.
+/// Returns `true` for kmalloc's caches (including `kmalloc_buckets`), from which `kmem_cache_alloc` does not allocate.
 fn belongs_to_kmalloc(name: &str) -> bool {
     name.starts_with("kmalloc") || name.starts_with("dma-kmalloc")
 }
 
-/// `512`, `1k`.
+/// The size in a class's name: `512`, `1k`.
 fn size_class(bytes: u32) -> String {
     if bytes >= 1024 && bytes.is_multiple_of(1024) { format!("{}k", bytes / 1024) } else { bytes.to_string() }
 }

@@ -1,4 +1,4 @@
-//! What a replayer is told: events with their cache found and their irregularities named.
+//! The operations for a replayer: events with their cache, and with irregularities resolved.
 
 use super::event::{Pfn, Ptr};
 
@@ -6,7 +6,7 @@ use super::event::{Pfn, Ptr};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CacheId(pub u32);
 
-/// What a cache is.
+/// The kind of a cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CacheKind {
@@ -14,7 +14,7 @@ pub enum CacheKind {
     Kmalloc,
     /// Not a cache: pages straight from the page allocator, for objects above 8192 bytes. All share one id.
     KmallocLarge,
-    /// A cache of its own.
+    /// Any other cache.
     Named,
     /// Its name could not be found; it is called `?function:size`.
     Placeholder,
@@ -25,67 +25,67 @@ pub enum CacheKind {
 pub struct CacheInfo {
     /// The name, as slabinfo has it, or a placeholder that starts with `?`.
     pub name: String,
-    /// What it is.
+    /// The kind.
     pub kind: CacheKind,
-    /// Bytes an object takes (`bytes_alloc`, slabinfo's `objsize`); 0 if no event and no table tells it.
-    /// For [`CacheKind::KmallocLarge`] only each operation knows.
+    /// Bytes that an object takes (`bytes_alloc`, slabinfo's `objsize`); 0 if no event and no table shows it. For
+    /// [`CacheKind::KmallocLarge`] it differs for each operation.
     pub size: u32,
 }
 
 /// One operation, in the trace's order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Op {
-    /// The line it comes from, from 1. Hidden operations have the line that gave them away.
+    /// The line that it comes from, from 1. A hidden operation has the line that revealed it.
     pub line: u64,
     /// Nanoseconds on the trace's clock.
     pub time_ns: u64,
-    /// The CPU it happens on. A hidden free happens where the event that gave it away was.
+    /// The CPU on which it happens. A hidden free happens where the event that revealed it was.
     pub cpu: u16,
-    /// The command that an allocation is by, if the trace names it. In an interrupt it is the command that was interrupted.
+    /// The command that allocates, if the trace names it. In an interrupt it is the interrupted command.
     pub task: Option<TaskId>,
-    /// What to do.
+    /// The kind of operation, with its data.
     pub kind: OpKind,
 }
 
-/// What to do.
+/// The kind of operation, with its data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OpKind {
-    /// Allocate an object. Its pointer is not live: a [`HiddenFree`](OpKind::HiddenFree) comes first if it was.
+    /// Allocates an object. Its pointer is not live: if it was, a [`HiddenFree`](OpKind::HiddenFree) comes first.
     Alloc {
-        /// From where.
+        /// The cache.
         cache: CacheId,
         /// Its address in the trace.
         ptr: Ptr,
-        /// Who asks ([`Resolver::call_site`](super::Resolver::call_site)).
+        /// The caller ([`Resolver::call_site`](super::Resolver::call_site)).
         site: SiteId,
-        /// Bytes asked for.
+        /// The requested bytes.
         bytes_req: u32,
-        /// Bytes it takes.
+        /// Bytes that it takes.
         bytes_alloc: u32,
-        /// The flags allow the caller to sleep.
+        /// `true` if the flags allow the caller to sleep.
         may_block: bool,
     },
-    /// Free an object. Unless it is [`FreeOrigin::Matched`], nothing is live at the pointer.
+    /// Frees an object. Unless it is [`FreeOrigin::Matched`], nothing is live at the pointer.
     Free {
-        /// To where. It is the cache of the allocation where that was seen.
+        /// The cache: the one of the allocation, if that was seen.
         cache: CacheId,
         /// Its address in the trace.
         ptr: Ptr,
-        /// Where it came from.
+        /// The object's origin.
         origin: FreeOrigin,
     },
     /// A free that the kernel did not trace. The object is live.
     HiddenFree {
-        /// To where.
+        /// The cache.
         cache: CacheId,
         /// Its address in the trace.
         ptr: Ptr,
         /// The CPU that allocated it.
         alloc_cpu: u16,
-        /// How it is known.
+        /// The evidence.
         sign: HiddenFreeSign,
     },
-    /// Allocate `2^order` pages.
+    /// Allocates `2^order` pages.
     PageAlloc {
         /// The first page in the trace.
         pfn: Pfn,
@@ -93,18 +93,18 @@ pub enum OpKind {
         order: u8,
         /// 0 unmovable, 1 movable, 2 reclaimable.
         migratetype: u8,
-        /// What they became.
+        /// Their use.
         usage: PageUse,
     },
-    /// Free `2^order` pages.
+    /// Frees `2^order` pages.
     PageFree {
         /// The first page in the trace.
         pfn: Pfn,
         /// The order of the free.
         order: u8,
-        /// Where they came from.
+        /// The pages' origin.
         origin: PageFreeOrigin,
-        /// What they were.
+        /// Their use.
         usage: PageUse,
     },
     /// User space wrote this text ([`Resolver::mark`](super::Resolver::mark)) into the trace.
@@ -126,7 +126,7 @@ pub struct SiteId(pub u32);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct MarkId(pub(super) super::symbols::Symbol);
 
-/// Where a freed object came from.
+/// The origin of a freed object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum FreeOrigin {
     /// Its allocation was seen.
@@ -134,27 +134,27 @@ pub enum FreeOrigin {
         /// The CPU that allocated it.
         alloc_cpu: u16,
     },
-    /// Its allocation had no event, or comes later in the text: the pointer is already free, or lies on a page that was
-    /// handed out in the trace.
+    /// Its allocation had no event, or comes later in the text: the pointer is free already, or is on a page that was allocated
+    /// in the trace.
     HiddenAlloc,
     /// It was allocated before the trace began.
     PreTrace,
 }
 
-/// How a free without an event is known.
+/// The evidence for a free without an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum HiddenFreeSign {
-    /// The pointer is handed out again.
+    /// The pointer was allocated again.
     Reused,
-    /// The page below it is given back.
+    /// The page with the object was freed.
     PageFreed,
 }
 
-/// What a block of pages is used for, as far as the trace tells.
+/// The use of a block of pages, as far as the trace shows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum PageUse {
-    /// Nothing that the trace knows: user memory, page tables, page cache. With hashed pointers: any use.
+    /// No use that the trace shows: user memory, page tables, page cache. With hashed pointers: any use.
     Other = 0,
     /// A slab: the object caches allocate it themselves.
     Slab = 1,
@@ -172,7 +172,7 @@ impl PageUse {
     }
 }
 
-/// Where freed pages came from.
+/// The origin of freed pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum PageFreeOrigin {
     /// Their allocation was seen.
@@ -182,9 +182,9 @@ pub enum PageFreeOrigin {
         /// The order of the allocation.
         order: u8,
     },
-    /// Their allocation was not seen: memory handed over at boot, a part of a split block, a bulk allocation.
+    /// Their allocation was not seen: memory that was freed at boot, a part of a split block, a bulk allocation.
     Unseen,
-    /// No event: the same block is handed out again. `pfn` is live.
+    /// There is no event: the same block is allocated again. `pfn` is live.
     Hidden {
         /// The CPU that allocated them.
         alloc_cpu: u16,

@@ -1,16 +1,16 @@
-//! What the kernel's page allocator tells of its own lists.
+//! Events about the free lists of the kernel's page allocator.
 
 use super::event::Pfn;
 use super::spool::{Record, Tag};
 
-/// `2^order` pages that left a free list of the kernel's page allocator, or came back to one.
+/// `2^order` pages that left a free list of the kernel's page allocator, or returned to one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PageMove {
-    /// The line it comes from, from 1.
+    /// The line that it comes from, from 1.
     pub line: u64,
     /// Nanoseconds on the trace's clock.
     pub time_ns: u64,
-    /// The CPU it happened on.
+    /// The CPU on which it happened.
     pub cpu: u16,
     /// The first page.
     pub pfn: Pfn,
@@ -18,22 +18,22 @@ pub struct PageMove {
     pub order: u8,
     /// 0 unmovable, 1 movable, 2 reclaimable; 0 for a [fallback](PageMoveKind::Fallback).
     pub migratetype: u8,
-    /// What it was.
+    /// The kind.
     pub kind: PageMoveKind,
 }
 
-/// What happened to the pages.
+/// The kind of a move.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PageMoveKind {
-    /// They left a free list (`mm_page_alloc_zone_locked`).
+    /// The pages left a free list (`mm_page_alloc_zone_locked`).
     Taken {
-        /// Per-CPU lists hold blocks of this order and type.
+        /// `true` if they went to a per-CPU list, which holds blocks of this order and type.
         percpu_refill: bool,
     },
-    /// They came back from a per-CPU list (`mm_page_pcpu_drain`).
+    /// The pages returned from a per-CPU list (`mm_page_pcpu_drain`).
     Drained,
-    /// A block of another migrate type serves (`mm_page_alloc_extfrag`). Some kernels tell it before the pages are
-    /// [taken](Self::Taken), others instead.
+    /// A block of another migrate type serves (`mm_page_alloc_extfrag`). Some kernels report this before the pages are
+    /// [taken](Self::Taken), others instead of it.
     Fallback,
 }
 

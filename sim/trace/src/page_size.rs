@@ -1,4 +1,4 @@
-//! How large the pages of the traced machine are. Everything that a trace says of pages is counted in them.
+//! The page size of the traced machine, the unit of everything that a trace says about pages.
 
 use std::fmt;
 use std::str::FromStr;
@@ -17,25 +17,25 @@ pub enum PageSize {
     Kib64,
 }
 
-/// How the size of a page is known.
+/// The source of the page size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PageSizeSource {
-    /// Somebody said so.
+    /// Given by the user.
     Given,
-    /// Objects per slab of the kernel's slabinfo.
+    /// Computed from the objects per slab in the kernel's slabinfo.
     Slabinfo,
-    /// Addresses of objects and numbers of pages agree for this size only.
+    /// The only size for which addresses of objects and numbers of pages agree.
     Addresses,
-    /// Nothing tells it.
+    /// Assumed for lack of evidence.
     Assumed,
 }
 
 impl PageSize {
-    /// All of them, the smallest first.
+    /// All sizes, the smallest first.
     pub const ALL: [Self; 3] = [Self::Kib4, Self::Kib16, Self::Kib64];
 
-    /// The binary logarithm of the bytes.
+    /// The binary logarithm of the size in bytes.
     #[must_use]
     pub const fn shift(self) -> u32 {
         match self {
@@ -45,13 +45,13 @@ impl PageSize {
         }
     }
 
-    /// Bytes of a page.
+    /// The size in bytes.
     #[must_use]
     pub const fn bytes(self) -> u64 {
         1 << self.shift()
     }
 
-    /// The largest block that the page allocator hands out has `2^max_order` pages.
+    /// The order of the largest block of the page allocator: it has `2^max_order` pages.
     #[must_use]
     pub const fn max_order(self) -> u8 {
         match self {
@@ -61,24 +61,24 @@ impl PageSize {
         }
     }
 
-    /// Bytes of the largest object that kmalloc hands out: a block of the highest order.
+    /// Bytes of kmalloc's largest object: a block of the highest order.
     #[must_use]
     pub const fn max_object(self) -> u64 {
         self.bytes() << self.max_order()
     }
 
-    /// Bytes of kmalloc's largest size class. Larger objects are no slab objects: kmalloc takes their pages straight from the
-    /// page allocator.
+    /// Bytes of kmalloc's largest size class. Larger objects are not in slabs: kmalloc takes their pages directly from the page
+    /// allocator.
     #[must_use]
     pub const fn max_slab_object(self) -> u64 {
         self.bytes() * 2
     }
 
-    /// The size that a kernel's slabinfo was made with: a slab holds as many objects as fit on its pages. `None` if there is
-    /// no cache in it, or none of the sizes is right for all of them.
+    /// The page size of a kernel, from its slabinfo: a slab holds as many objects as fit on its pages. `None` if it has no cache,
+    /// or if no size is right for all of them.
     #[must_use]
     pub fn of_slabs(slabinfo: &SlabInfo) -> Option<Self> {
-        // Rows of caches that have no slabs of their own say nothing.
+        // Rows of caches without their own slabs show nothing.
         let rows = slabinfo.rows.iter().filter(|row| row.objects_per_slab > 0 && row.object_size > 0);
         let rows: Vec<_> = rows.collect();
         let fits = |size: &Self| {
@@ -100,7 +100,7 @@ impl fmt::Display for PageSize {
 impl FromStr for PageSize {
     type Err = String;
 
-    /// `4k`, `16k` or `64k`, in either case, or the bytes.
+    /// Parses `4k`, `16k` or `64k`, in either case, or the bytes.
     fn from_str(text: &str) -> Result<Self, String> {
         let text = text.to_ascii_lowercase();
         let named =
@@ -110,7 +110,7 @@ impl FromStr for PageSize {
 }
 
 impl Serialize for PageSize {
-    /// The bytes.
+    /// Serializes the size in bytes.
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         to.serialize_u64(self.bytes())
     }

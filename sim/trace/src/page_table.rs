@@ -1,7 +1,7 @@
-//! A sparse table with one entry a page frame.
+//! A sparse table with one entry for each page frame.
 //!
-//! Frames of a machine lie close together, so the table is cut into chunks of 512 frames (2 MiB of memory) that come
-//! into being when first written. Its size follows the memory that the trace touches.
+//! A machine's frames are close together, so the table consists of chunks of 512 frames (2 MiB of memory) that are created when
+//! they are first written. Its size is proportional to the memory that the trace uses.
 
 use rustc_hash::FxHashMap;
 
@@ -14,7 +14,7 @@ const CHUNK: usize = 1 << CHUNK_BITS;
 pub(super) struct PageTable<T> {
     places: FxHashMap<u64, u32>,
     chunks: Vec<Box<[T]>>,
-    /// The chunk used last: its number and place.
+    /// The number of the chunk used last, and its index.
     last: (u64, u32),
 }
 
@@ -29,7 +29,7 @@ impl<T: Default + Clone> PageTable<T> {
         Some(&mut self.chunks[place as usize][pfn.0 as usize % CHUNK])
     }
 
-    /// The entry of a frame; a new one if there was none.
+    /// The entry of a frame; created if there is none.
     pub(super) fn entry(&mut self, pfn: Pfn) -> &mut T {
         let place = match self.place(pfn) {
             Some(place) => place,

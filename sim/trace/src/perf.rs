@@ -1,7 +1,7 @@
 //! The text of `perf script`: `comm pid [cpu] time: group:event: fields`.
 //!
-//! No flags; pointers with `0x`, null as `(nil)`; call sites without their function's size; `page=` repeats `pfn=`.
-//! Time can step back between CPUs. With call graphs, indented lines `address function (module)` follow an event.
+//! There are no flags. Pointers have `0x`, null is `(nil)`; call sites have no function size; `page=` repeats `pfn=`. Time can
+//! decrease between CPUs. With call graphs, an event is followed by indented lines `address function (module)`.
 
 use super::fields::{self, find_short, word};
 use super::prefix::{Prefix, cut_at_cpu};
@@ -9,7 +9,7 @@ use super::prefix::{Prefix, cut_at_cpu};
 pub(super) fn cut(line: &[u8]) -> Option<Prefix<'_>> {
     let (prefix, rest) = cut_at_cpu(line, comm)?;
     let (mut name, mut body) = word(rest);
-    // With `-F +period` a number comes before the event.
+    // With `-F +period`, a number precedes the event.
     if fields::decimal(name).is_some() {
         (name, body) = word(body);
     }
@@ -21,23 +21,23 @@ pub(super) fn cut(line: &[u8]) -> Option<Prefix<'_>> {
     Some(Prefix { event, body, ..prefix })
 }
 
-/// `comm pid` or `comm pid/tid`; with `-F` one of them, or none.
+/// Parses `comm pid` or `comm pid/tid`; with `-F` there may be only one of them, or none.
 fn comm(task: &[u8]) -> Option<&[u8]> {
     let task = task.trim_ascii();
     let start = memchr::memrchr(b' ', task).map_or(0, |blank| blank + 1);
     let ids = &task[start..];
     let pid = memchr::memchr(b'/', ids).map_or(ids, |slash| &ids[slash + 1..]);
-    // Threads that have already exited are printed with -1.
+    // Threads that have already exited have the pid -1.
     let is_pid = pid == b"-1" || fields::decimal(pid).is_some();
     Some(if is_pid { task[..start].trim_ascii_end() } else { task })
 }
 
-/// An indented `ffffffff8130f9d5 kmem_cache_alloc+0x1d5 ([kernel.kallsyms])`.
+/// Returns `true` for an indented `ffffffff8130f9d5 kmem_cache_alloc+0x1d5 ([kernel.kallsyms])`.
 pub(super) fn is_call_chain(line: &[u8]) -> bool {
     matches!(line.first(), Some(b' ' | b'\t')) && fields::hex(word(line.trim_ascii_start()).0).is_some()
 }
 
-/// An event of perf itself, such as a mapping, which `--show-mmap-events` prints.
+/// Returns `true` for an event of perf itself, such as a mapping, which `--show-mmap-events` prints.
 pub(super) fn is_own_event(line: &[u8]) -> bool {
     memchr::memmem::find(line, b": PERF_RECORD_").is_some()
 }

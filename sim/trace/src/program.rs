@@ -1,45 +1,45 @@
 //! A program's calls of malloc and free, as operations of kmalloc.
 //!
-//! An allocation of no bytes gets an object of the smallest size class, as malloc must give it an address of its own. What is
-//! larger than kmalloc's largest object a malloc maps by itself: it is left out, and counted.
+//! An allocation of 0 bytes gets an object of the smallest size class, because malloc must return a separate address. A block
+//! that is larger than kmalloc's largest object is one that malloc maps separately: it is omitted, and counted.
 
 use uslab::SizeClass;
 
 use super::page_size::PageSize;
 
-/// The pages that kmalloc takes for what is too large for a slab.
+/// The size of the pages that kmalloc uses for blocks that are too large for a slab.
 const PAGE: PageSize = PageSize::Kib4;
 
-/// What a program does.
+/// A call of a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Call {
-    /// `block` is allocated. Blocks are numbered from 1: 0 is no address.
+    /// `block` is allocated. Blocks are numbered from 1, because 0 is not an address.
     Alloc { block: u64, bytes: u32, takes: u32 },
-    /// `block`, which is there, is freed.
+    /// `block`, which is live, is freed.
     Free { block: u64 },
-    /// Nothing was there to be freed.
+    /// A free without a block.
     FreeOfNothing,
     /// The allocation of a block that is too large.
     TooLarge,
-    /// And its free.
+    /// The free of a block that is too large.
     FreeOfTooLarge,
-    /// There was no memory.
+    /// An allocation that failed.
     Failed,
-    /// A block has another size, where it is.
+    /// A block was resized in place.
     Resized,
 }
 
 impl Call {
     pub(super) fn alloc(block: u64, bytes: u64, align: u64) -> Self {
         match taken(bytes, align) {
-            // What it takes is no less, and fits.
+            // `takes` is at least `bytes`, and fits.
             Some(takes) => Self::Alloc { block, bytes: bytes as u32, takes },
             None => Self::TooLarge,
         }
     }
 }
 
-/// What kmalloc takes for so many bytes at an alignment: a size class, or whole pages, twice as many each time.
+/// The bytes that kmalloc uses for a request of `bytes` bytes at an alignment: a size class, or a power of two of pages.
 fn taken(bytes: u64, align: u64) -> Option<u32> {
     let least = bytes.max(align);
     if least > PAGE.max_object() {

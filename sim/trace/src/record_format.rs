@@ -1,28 +1,29 @@
-//! A recording's file, for who reads it (`uslab-trace`) and for who writes it (`libuslab.so`, which has this source, too).
+//! The file format of a recording, for the reader (`uslab-trace`) and the writer (`libuslab.so`, which also compiles this
+//! source).
 //!
-//! A header of eight words, then records of three, each a call of malloc or free. All words are little-endian.
+//! A header of eight words is followed by records of three words, each for a call of malloc or free. All words are little-endian.
 //!
 //! | header | |
 //! |---|---|
 //! | 0, 1 | `uslabrec`, and the format's version |
-//! | 2, 3 | the process; the one that it was forked from, if that was recorded, else 0 |
+//! | 2, 3 | the process id; the id of the process from which it was forked, if that was recorded, otherwise 0 |
 //! | 4, 5 | the program's name, cut to 15 bytes |
-//! | 6 | how many calls there were |
-//! | 7 | how many of them there is room for: the first ones. The file is at least so long |
+//! | 6 | the number of calls |
+//! | 7 | the number of calls for which there is room: the first ones are recorded. The file is at least that long |
 //!
 //! | record | |
 //! |---|---|
 //! | 0 | the address (48 bits), the CPU (16) |
 //! | 1 | nanoseconds of the system's monotonic clock |
-//! | 2 | bytes asked for (48), the alignment's logarithm (8), what was called (8) |
+//! | 2 | requested bytes (48), the alignment's logarithm (8), the kind of call (8) |
 //!
-//! A record's last word is written last. One that is 0 belongs to a call that was under way when the recording ended.
+//! A record's last word is written last. If it is 0, the call was in progress when the recording ended.
 
-/// What a recording begins with.
+/// The first bytes of a recording.
 pub(crate) const MAGIC: [u8; 8] = *b"uslabrec";
 const VERSION: u64 = 1;
 
-/// Words of the header, and which of them change.
+/// The number of words in the header, and the indices of the words that change.
 pub(crate) const HEADER: usize = 8;
 pub(crate) const CALLS: usize = 6;
 pub(crate) const ROOM: usize = 7;
@@ -37,7 +38,7 @@ const LOW: u64 = (1 << 48) - 1;
 pub(crate) struct Header {
     pub(crate) process: u32,
     pub(crate) parent: Option<u32>,
-    /// Zeros behind it.
+    /// Padded with zeros.
     pub(crate) program: [u8; 16],
     pub(crate) calls: u64,
     pub(crate) room: u64,
@@ -52,7 +53,7 @@ impl Header {
     }
 
     /// # Errors
-    /// The version, if it is another one.
+    /// The version, if it is unknown.
     pub(crate) fn of(words: [u64; HEADER]) -> Result<Self, u64> {
         let [_, version, process, parent, first, second, calls, room] = words;
         if version != VERSION {
@@ -66,13 +67,13 @@ impl Header {
     }
 }
 
-/// What was called.
+/// The kind of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Memory was handed out, or none, at address 0.
+    /// Memory was allocated; the address is 0 if the allocation failed.
     Alloc = 1,
     Free,
-    /// Memory has another size, where it was.
+    /// Memory was resized in place.
     Resize,
 }
 
@@ -88,7 +89,7 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    /// The last word is not 0. Nothing has more than 48 bits of address or of size; the alignment is a power of two.
+    /// Encodes the record. The last word is not 0. Addresses and sizes have at most 48 bits; the alignment is a power of two.
     pub(crate) fn words(self) -> [u64; RECORD] {
         let Self { kind, address, cpu, time_ns, size, align } = self;
         let shift = u64::from(align.trailing_zeros());
@@ -96,7 +97,7 @@ impl Record {
     }
 
     /// # Errors
-    /// The last word, if none has it. 0 is that of a call that was under way.
+    /// The last word, if it is invalid. 0 means that the call was in progress.
     pub(crate) fn of([first, time_ns, last]: [u64; RECORD]) -> Result<Self, u64> {
         let kind = match last >> 56 {
             1 => Kind::Alloc,

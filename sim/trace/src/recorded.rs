@@ -1,6 +1,6 @@
-//! What `libuslab.so` records of a program: its calls of malloc and free, with their addresses, CPUs and times.
+//! Reads recordings of `libuslab.so`: a program's calls of malloc and free, with addresses, CPUs and times.
 //!
-//! Blocks are their addresses. A `realloc` that moves memory is a free and an allocation.
+//! Blocks are identified by their addresses. A `realloc` that moves memory is a free and an allocation.
 
 use rustc_hash::FxHashSet;
 use serde::Serialize;
@@ -11,39 +11,40 @@ use super::program::Call;
 use super::record_format::{Header, Kind, MAGIC, RECORD, Record, WORD};
 use super::source::{Progress, Source};
 
-/// What a recording says of itself.
+/// The header's data of a recording.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Recorded {
     /// The program's name, cut to 15 bytes.
     pub program: String,
-    /// The number of its process.
+    /// Its process id.
     pub process: u32,
-    /// The process that it was forked from, if that was recorded: it frees memory that it did not allocate.
+    /// The id of the process from which it was forked, if that was recorded: this process frees memory that
+    /// it did not allocate.
     pub parent: Option<u32>,
     /// Calls after the end of the recording, which reached its limit or found the device full.
     pub lost: u64,
-    /// Calls that were under way when the program was killed.
+    /// Calls that were in progress when the program was killed.
     pub unwritten: u64,
 }
 
-/// Whether that is how a recording begins.
+/// Returns `true` if these bytes begin a recording.
 pub(super) fn is_recorded(bytes: &[u8]) -> bool {
     bytes.starts_with(&MAGIC)
 }
 
-/// The calls, one after the other.
+/// The calls of a recording, in order.
 #[derive(Debug)]
 pub(super) struct Calls {
     source: Source,
     header: Header,
     read: u64,
     unwritten: u64,
-    /// Blocks that a malloc maps by itself.
+    /// Live blocks that malloc maps separately.
     too_large: FxHashSet<u64>,
 }
 
 impl Calls {
-    /// Reads the header.
+    /// Opens a recording and reads the header.
     pub(super) fn open(mut source: Source) -> Result<Self, TraceError> {
         let Some(words) = words(&mut source)? else { return Err(wrong(&source, "cut within its header")) };
         let header = Header::of(words).map_err(|version| {
@@ -52,7 +53,7 @@ impl Calls {
         Ok(Self { source, header, read: 0, unwritten: 0, too_large: FxHashSet::default() })
     }
 
-    /// Records that the file has.
+    /// The number of records in the file.
     fn there(&self) -> u64 {
         self.header.calls.min(self.header.room)
     }
@@ -110,7 +111,7 @@ impl Calls {
         self.source.progress()
     }
 
-    /// What the recording says of itself, once all was read.
+    /// The recording's data, after all calls were read.
     pub(super) fn finish(self) -> Recorded {
         let Header { process, parent, program, calls, .. } = self.header;
         let program = program.split(|byte| *byte == 0).next().unwrap_or_default();

@@ -1,5 +1,5 @@
-//! What allocations have in common: who asks, how much, with which flags. A trace has a few thousand of these shapes,
-//! and a cache name is found once for a shape, not for each allocation.
+//! The shapes of allocations: the caller, the size and the flags. A trace has a few thousand shapes, and the cache is found once
+//! for each shape instead of for each allocation.
 
 use std::hash::{Hash, Hasher};
 
@@ -8,7 +8,7 @@ use rustc_hash::FxHashMap;
 use super::event::Via;
 use super::symbols::Symbol;
 
-/// Everything that an allocation event says, but the pointer.
+/// All fields of an allocation event except the pointer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Shape {
     pub(super) site: Symbol,
@@ -16,12 +16,12 @@ pub(super) struct Shape {
     pub(super) bytes_alloc: u32,
     pub(super) gfp: Symbol,
     pub(super) via: Via,
-    /// The cache that the event itself names, or that a free of this very object named against its shape's custom.
+    /// The cache that the event names, or that the free of this very object named, in contrast to its shape's other objects.
     pub(super) named: Option<Symbol>,
 }
 
 impl Hash for Shape {
-    /// Three words instead of seven fields: this is on the way of every allocation.
+    /// Hashes three words instead of seven fields, because this runs for every allocation.
     fn hash<H: Hasher>(&self, state: &mut H) {
         let Self { site, bytes_req, bytes_alloc, gfp, via, named } = *self;
         let pair = |high: u32, low: u32| u64::from(high) << 32 | u64::from(low);
@@ -31,7 +31,7 @@ impl Hash for Shape {
     }
 }
 
-/// Which allocations share a cache, as far as anyone can tell: call site and size.
+/// The call site and size. Allocations with the same origin are assumed to share a cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Origin {
     site: Symbol,
@@ -52,16 +52,16 @@ struct Entry {
     shape: Shape,
     /// The number of its origin.
     origin: u32,
-    /// Its own name comes from a free, not from the event.
+    /// `true` if its own name is from a free, not from the event.
     own_name_taught: bool,
 }
 
-/// What frees told about an origin.
+/// What frees have shown for an origin.
 #[derive(Debug, Default, Clone, Copy)]
 struct Learned {
     /// The first name.
     name: Option<Symbol>,
-    /// There was a second one.
+    /// `true` if there was a second name.
     several: bool,
 }
 
@@ -82,8 +82,8 @@ impl Shapes {
         number
     }
 
-    /// A free named the cache of an allocation of this shape. Returns the shape that the allocation has if it is not
-    /// what the shape's other allocations are.
+    /// Records that a free named the cache of an allocation of this shape. Returns another shape for the allocation if it differs
+    /// from the shape's other allocations.
     pub(super) fn learn(&mut self, shape: u32, name: Symbol) -> Option<u32> {
         let entry = self.shapes[shape as usize];
         let learned = &mut self.learned[entry.origin as usize];
@@ -100,12 +100,13 @@ impl Shapes {
         None
     }
 
-    /// Forgets what frees told. Allocations that have a shape of their own for it must get that of [`as_printed`](Self::as_printed).
+    /// Forgets what frees have shown. Allocations that got separate shapes because of frees must return to that of
+    /// [`as_printed`](Self::as_printed).
     pub(super) fn forget(&mut self) {
         self.learned.fill(Learned::default());
     }
 
-    /// The shape that the event itself gives an allocation.
+    /// The shape of an allocation according to its event alone.
     pub(super) fn as_printed(&self, number: u32) -> u32 {
         let entry = &self.shapes[number as usize];
         if !entry.own_name_taught {
@@ -118,18 +119,18 @@ impl Shapes {
         &self.shapes[number as usize].shape
     }
 
-    /// The name that frees taught for this shape.
+    /// The name that frees have shown for this shape.
     pub(super) fn learned(&self, number: u32) -> Option<Symbol> {
         self.learned[self.shapes[number as usize].origin as usize].name
     }
 
-    /// Whether the name of this shape, if it has one, comes from frees.
+    /// Returns `true` if the name of this shape, if any, is from frees.
     pub(super) fn is_taught(&self, number: u32) -> bool {
         let entry = &self.shapes[number as usize];
         entry.shape.named.is_none() || entry.own_name_taught
     }
 
-    /// Origins that serve more than one cache.
+    /// The number of origins that serve more than one cache.
     pub(super) fn ambiguous(&self) -> u64 {
         self.learned.iter().filter(|l| l.several).count() as u64
     }

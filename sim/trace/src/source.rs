@@ -1,7 +1,7 @@
-//! Where a trace comes from: a file, plain or compressed (gzip, xz, zstd), or standard input.
+//! The source of a trace: a file, plain or compressed (gzip, xz, zstd), or standard input.
 //!
-//! Lines are handed out as slices of one large buffer: nothing is allocated for a line, and memory does not grow with
-//! the trace. Compression is told by the first bytes, never by the name of the file.
+//! Lines are slices of one large buffer: nothing is allocated for a line, and memory does not grow with the trace. Compression is
+//! detected by the first bytes, never by the file's name.
 
 use std::fmt;
 use std::fs::File;
@@ -16,26 +16,27 @@ use memchr::{memchr, memrchr};
 use super::error::TraceError;
 use super::recorded;
 
-/// Bytes read at a time, which a CPU's own cache holds. A line must fit in it; the longest of the kernel's is about 400 bytes.
+/// Bytes read at a time, which fit into a CPU's own cache. A line must fit into them; the kernel's longest line has about 400
+/// bytes.
 const CHUNK: usize = 1 << 17;
 
-/// The hint about a binary file of no kind that is known.
+/// The hint about a binary file of an unknown kind.
 pub const NO_TRACE: &str = "it holds NUL bytes; a trace is the text of ftrace (with its option bin off), `perf script` or `trace-cmd report`";
 
-/// How a file may be compressed, each with the bytes that it begins with.
+/// The kinds of compression, each with the first bytes of a file.
 const COMPRESSIONS: [(Compression, &[u8]); 3] = [
     (Compression::Gzip, &[0x1f, 0x8b]),
     (Compression::Xz, b"\xfd7zXZ\0"),
     (Compression::Zstd, &[0x28, 0xb5, 0x2f, 0xfd]),
 ];
 
-/// The longest of these beginnings.
+/// The length of the longest of these.
 const HEAD: usize = 6;
 
-/// How far back a compressed file may refer, in KiB. zstd's decoder refuses more by itself, and xz -9 asks for half of it.
+/// How far back a compressed file may refer, in KiB. zstd's decoder refuses more by default, and xz -9 needs half of it.
 const XZ_WINDOW: u32 = 128 << 10;
 
-/// And what an xz decoder needs besides, in KiB.
+/// Additional memory of an xz decoder, in KiB.
 const XZ_BESIDES: u32 = 1 << 10;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +47,7 @@ enum Compression {
 }
 
 impl Compression {
-    /// By the first bytes of a file.
+    /// The compression of a file, by its first bytes.
     fn of(head: &[u8]) -> Option<Self> {
         COMPRESSIONS.iter().find(|(_, magic)| head.starts_with(magic)).map(|(compression, _)| *compression)
     }
@@ -60,10 +61,10 @@ impl Compression {
     }
 }
 
-/// How much of the input has been consumed.
+/// How much of the input was read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Progress {
-    /// Bytes of the file (compressed ones, if it is compressed) consumed so far.
+    /// Bytes of the file (compressed ones, if it is compressed) read so far.
     pub bytes: u64,
     /// Length of the file in bytes; `None` for standard input and other streams.
     pub total: Option<u64>,
@@ -77,7 +78,7 @@ pub struct Source {
     reader: Decoder,
     total: Option<u64>,
     buffer: Vec<u8>,
-    /// `buffer[start..end]` is text that was read and not yet handed out.
+    /// `buffer[start..end]` is text that was read and not returned yet.
     start: usize,
     end: usize,
     eof: bool,
@@ -92,10 +93,10 @@ impl fmt::Debug for Source {
     }
 }
 
-/// One chunk of whole lines, as [`Source::next_chunk`] gives it.
+/// A chunk of whole lines from [`Source::next_chunk`].
 #[derive(Debug, Clone, Copy)]
 pub struct Chunk<'a> {
-    /// Whole lines, each ended by a line feed, but for the last line of a file that lacks one.
+    /// Whole lines, each ended by a line feed, except that a file's last line may lack one.
     pub text: &'a [u8],
     /// The number of its first line, from 1.
     pub first_line: u64,
@@ -121,7 +122,7 @@ impl Source {
         Self::from_reader(path, Box::new(file), total)
     }
 
-    /// Reads from any stream. `name` is what errors call it; `total` its length in bytes where known.
+    /// Reads from any stream. `name` is used in errors; `total` is its length in bytes if that is known.
     ///
     /// # Errors
     ///
@@ -147,7 +148,7 @@ impl Source {
         Ok(source)
     }
 
-    /// Has a trace read of which many lines of kmem events are not understood; otherwise that is an error.
+    /// Allows a trace in which many lines of kmem events are not understood; otherwise that is an error.
     #[must_use]
     pub fn partial(self, partial: bool) -> Self {
         Self { partial, ..self }
@@ -157,13 +158,13 @@ impl Source {
         self.partial
     }
 
-    /// What errors call this source.
+    /// The name in errors.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// How far reading has come.
+    /// How much was read.
     #[must_use]
     pub fn progress(&self) -> Progress {
         Progress { bytes: self.reader.consumed(), total: self.total, lines: self.line }
@@ -204,13 +205,13 @@ impl Source {
         Ok(Some(Chunk { text, first_line }))
     }
 
-    /// True if it is no text, but what `libuslab.so` recorded.
+    /// Returns `true` if it is a recording of `libuslab.so` instead of text.
     #[must_use]
     pub fn is_recorded(&self) -> bool {
         self.recorded
     }
 
-    /// The next bytes, less than a chunk of them; fewer at the end.
+    /// The next bytes, fewer than a chunk; fewer than requested only at the end.
     pub(super) fn next_bytes(&mut self, bytes: usize) -> Result<&[u8], TraceError> {
         if self.end - self.start < bytes {
             self.fill()?;
@@ -220,7 +221,7 @@ impl Source {
         Ok(&self.buffer[from..self.start])
     }
 
-    /// Moves what is left to the front and reads until the buffer is full or the stream ends.
+    /// Moves the unread text to the front and reads until the buffer is full or the stream ends.
     fn fill(&mut self) -> Result<(), TraceError> {
         self.buffer.copy_within(self.start..self.end, 0);
         self.end -= self.start;
@@ -236,7 +237,7 @@ impl Source {
         Ok(())
     }
 
-    /// What a decoder says is of the file's content, what the system says is not.
+    /// Turns an I/O error into a trace error: a decoder's error concerns the file's contents, the system's does not.
     fn failed(&self, source: io::Error) -> TraceError {
         let path = self.path.clone();
         match self.reader.compression() {
@@ -248,7 +249,7 @@ impl Source {
         }
     }
 
-    /// Text has no NUL in its first chunk. Well-known binary files get a hint of their own.
+    /// Text has no NUL in its first chunk. Well-known binary files get specific hints.
     fn check_text(&self) -> Result<(), TraceError> {
         let text = &self.buffer[..self.end];
         if text.is_empty() {
@@ -271,7 +272,7 @@ impl Source {
 
 enum Decoder {
     Plain(Counted),
-    // A file may be several compressed ones, one after the other.
+    // A file may consist of several compressed ones.
     Gzip(Box<MultiGzDecoder<BufReader<Counted>>>),
     Xz(Box<XzDecoder<BufReader<Counted>>>),
     Zstd(Box<zstd::stream::read::Decoder<'static, BufReader<Counted>>>),
@@ -321,7 +322,7 @@ impl Decoder {
     }
 }
 
-/// Too much memory has a kind of its own.
+/// A separate error kind for a file that needs too much memory.
 fn xz_error(error: io::Error) -> io::Error {
     let lzma = error.get_ref().and_then(|inner| inner.downcast_ref());
     match lzma {
@@ -330,7 +331,7 @@ fn xz_error(error: io::Error) -> io::Error {
     }
 }
 
-/// A stream that counts its bytes and whose first ones can be looked at.
+/// A stream that counts its bytes and can peek at the first ones.
 struct Counted {
     inner: Box<dyn Read + Send>,
     head: [u8; HEAD],

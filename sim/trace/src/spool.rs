@@ -1,7 +1,7 @@
-//! The events of a trace between the pass that parses text and the pass that interprets it.
+//! Stores the events of a trace between the pass that parses text and the pass that interprets it.
 //!
-//! A record has 32 bytes. The newest are held in memory; what goes beyond the limit goes to a temporary file without a
-//! name, in order. A record can be changed after it was written: an allocation learns from a later event what it was.
+//! A record has 32 bytes. The newest records are in memory; older ones beyond the limit are written to an unnamed temporary file,
+//! in order. A record can be changed after it was written, because a later event may show more about an allocation.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -10,23 +10,23 @@ use std::os::unix::fs::FileExt;
 /// Bytes of a record.
 const RECORD: usize = 32;
 
-/// Records that are read from the file at a time: a mebibyte.
+/// Records read from the file at a time: a mebibyte.
 const BLOCK: u64 = 1 << 15;
 
-/// What a record is about.
+/// The kind of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Tag {
-    /// `key` is a shape.
+    /// An allocation; `key` is a shape.
     Alloc,
-    /// `key` is a cache name + 1, or 0.
+    /// A free; `key` is a cache name + 1, or 0.
     FreeKmalloc,
     FreeCache,
     PageAlloc,
     PageFree,
-    /// `key` is the mark's text.
+    /// A mark; `key` is its text.
     Mark,
-    /// `key` is 1 if the pages are for a per-CPU list. This and the two below lie in a spool of their own.
+    /// `key` is 1 if the pages are for a per-CPU list. This kind and the next two are in a separate spool.
     PageTaken,
     PageDrained,
     PageFallback,
@@ -38,19 +38,19 @@ pub(super) struct Record {
     /// An address or a page frame number.
     pub(super) at: u64,
     pub(super) time_ns: u64,
-    /// At most 2^48 lines.
+    /// Fewer than 2^48 lines are supported.
     pub(super) line: u64,
     pub(super) cpu: u16,
     pub(super) key: u32,
     pub(super) tag: Tag,
     pub(super) order: u8,
     pub(super) migratetype: u8,
-    /// What became of the pages ([`PageUse`](super::op::PageUse) as a number).
+    /// The use of the pages ([`PageUse`](super::op::PageUse) as a number).
     pub(super) usage: u8,
 }
 
 impl Record {
-    /// An allocation has its command in place of what pages have, if its number has 24 bits.
+    /// Stores an allocation's command in the fields that only pages use, if its number fits into 24 bits.
     pub(super) fn with_task(self, task: Option<u32>) -> Self {
         let number = task.map_or(0, |task| task.saturating_add(1));
         match number.to_le_bytes() {
@@ -117,18 +117,18 @@ pub(super) struct Spool {
 }
 
 impl Spool {
-    /// A spool that holds at most `limit` bytes in memory.
+    /// Creates a spool that keeps at most `limit` bytes in memory.
     pub(super) fn new(limit: usize) -> Self {
         Self { held: Vec::new(), file: None, in_file: 0, limit: (limit / RECORD).max(1) }
     }
 
-    /// The number of records, which is also the place of the next one.
+    /// The number of records, which is also the index of the next one.
     pub(super) fn len(&self) -> u64 {
         self.in_file + self.held.len() as u64
     }
 
-    /// Puts the records in order of time; those of one time keep theirs. `time` is the time of a record, to which it is given in the
-    /// order in which they were pushed. All records are in memory meanwhile.
+    /// Sorts the records by time; records with equal times keep their order. `time` returns the time of a record, and gets the
+    /// records in the order in which they were pushed. All records are in memory during the sort.
     pub(super) fn sort_by_time(self, mut time: impl FnMut(&Record) -> u64) -> io::Result<Self> {
         let mut sorted = Self::new(self.limit * RECORD);
         let mut all = Vec::with_capacity(self.len() as usize);
@@ -169,8 +169,8 @@ impl Spool {
         Ok(())
     }
 
-    /// Calls `each` with every record and its place, from the first on. It may [`update`](Self::update) records that it
-    /// has had.
+    /// Calls `each` with every record and its index, from the first on. It may [`update`](Self::update) records that it has
+    /// already got.
     pub(super) fn scan(
         &mut self,
         mut each: impl FnMut(&mut Self, u64, &Record) -> io::Result<()>,
@@ -204,7 +204,7 @@ impl Spool {
         Ok(())
     }
 
-    /// The records from the first on.
+    /// Returns a reader that starts at the first record.
     pub(super) fn into_reader(mut self) -> io::Result<Reader> {
         if let Some(file) = &mut self.file {
             file.seek(SeekFrom::Start(0))?;
@@ -217,9 +217,9 @@ impl Spool {
 #[derive(Debug)]
 pub(super) struct Reader {
     spool: Spool,
-    /// Records already taken from the file.
+    /// The number of records already read from the file.
     read: u64,
-    /// Bytes of some records from the file; those from `at` on are still to be given.
+    /// A block of records from the file; those from `at` on are still to be returned.
     block: Vec<u8>,
     at: usize,
 }
@@ -244,12 +244,12 @@ impl Reader {
         Ok(record)
     }
 
-    /// How many records there are.
+    /// The number of records.
     pub(super) fn total(&self) -> u64 {
         self.spool.len()
     }
 
-    /// How many records were given.
+    /// The number of records returned so far.
     pub(super) fn position(&self) -> u64 {
         if self.read < self.spool.in_file { self.read } else { self.spool.in_file + self.at as u64 }
     }

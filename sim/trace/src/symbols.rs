@@ -1,6 +1,6 @@
 //! Interned byte strings: call sites, cache names, flags, event names.
 //!
-//! A trace repeats about a thousand of them a million times. Looking one up allocates nothing.
+//! A trace repeats about a thousand strings a million times. Looking one up allocates nothing.
 
 use std::borrow::Cow;
 
@@ -18,18 +18,18 @@ pub struct Symbols {
 }
 
 impl Symbols {
-    /// An empty set.
+    /// Creates an empty set.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The number of `string`, a new one if it was not seen before.
+    /// The number of `string`; a new one if it was not seen before.
     pub fn intern(&mut self, string: &[u8]) -> Symbol {
         if let Some(&symbol) = self.numbers.get(string) {
             return symbol;
         }
-        // Four thousand million different strings do not fit in the memory that the input is held in.
+        // More than four thousand million different strings would not fit into memory with the input.
         let symbol = Symbol(u32::try_from(self.strings.len()).unwrap_or(u32::MAX));
         self.numbers.insert(string.into(), symbol);
         self.strings.push(string.into());
@@ -48,19 +48,19 @@ impl Symbols {
         self.strings.get(symbol.0 as usize).map_or(b"", |s| s)
     }
 
-    /// The string, with what is not UTF-8 replaced.
+    /// The string, with invalid UTF-8 replaced.
     #[must_use]
     pub fn text(&self, symbol: Symbol) -> Cow<'_, str> {
         String::from_utf8_lossy(self.bytes(symbol))
     }
 
-    /// How many there are.
+    /// The number of strings.
     #[must_use]
     pub fn len(&self) -> usize {
         self.strings.len()
     }
 
-    /// Whether there are none.
+    /// Returns `true` if there are no strings.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.strings.is_empty()

@@ -1,4 +1,4 @@
-//! The quirks of real traces, one test each.
+//! The quirks of real traces, one test for each.
 
 use std::cell::RefCell;
 use std::io::{Cursor, Read};
@@ -31,7 +31,7 @@ fn kmalloc(site: &str, ptr: u64, bytes: u32, gfp: &str) -> String {
     )
 }
 
-/// Each event on its own CPU and time.
+/// Formats each event with its own CPU and time.
 fn trace(events: &[(&str, String)]) -> String {
     events.iter().map(|(at, event)| ftrace(at, event)).collect()
 }
@@ -70,7 +70,7 @@ fn event(line: &str) -> Event {
     }
 }
 
-/// A page for a slab. If an object on it comes next, the two tell where the direct map begins.
+/// An allocation of a page for a slab. If an object on it comes next, the two show where the direct map starts.
 fn page_alloc(pfn: u64) -> String {
     format!("mm_page_alloc: page=ffffea0000000040 pfn={pfn:#x} order=0 migratetype=0 gfp_flags=GFP_KERNEL")
 }
@@ -145,7 +145,7 @@ fn q1_lines_that_are_no_events() {
     }
     assert_eq!(parser.parse(b"cpus=4"), Ok(Line::Header(HeaderFact::Cpus(4))));
     assert_eq!(parser.parse(b"what is this"), Err(Reject::NotUnderstood));
-    // A call chain belongs to perf's text only.
+    // Call chains occur only in perf's text.
     let chain = b"\tffffffff8130f9d5 kmem_cache_alloc+0x1d5 ([kernel.kallsyms])";
     assert_eq!(parser.parse(chain), Err(Reject::NotUnderstood));
     parser.parse(b"a 1 [000] 1.5: kmem:kfree: call_site=f+0x1 ptr=(nil)").unwrap();
@@ -164,7 +164,7 @@ fn q1_fields_of_older_kernels() {
     assert_eq!(event(line).kind, EventKind::PageFree { pfn: Pfn(123_456), order: 3 });
 }
 
-/// Once counted past the last flag that there is.
+/// Regression test: the index exceeded the last flag.
 #[test]
 fn q1_the_last_context_flag_is_a_byte_like_any_other() {
     let mut text = ftrace("0 1.0", "kfree: call_site=f+0x1/0x2 ptr=00000000ab6bd4a1").into_bytes();
@@ -176,7 +176,7 @@ fn q1_the_last_context_flag_is_a_byte_like_any_other() {
     assert_eq!(resolver.facts(&Tables::default()).by_context, [('\u{ff}', 1)].into());
 }
 
-/// Once the sum was too large to be shown.
+/// Regression test: the sum overflowed.
 #[test]
 fn q1_as_many_lost_events_as_can_be_printed() {
     let lost = "CPU:1 [LOST 18446744073709551615 EVENTS]\n";
@@ -224,7 +224,7 @@ fn q2_a_neighbour_then_the_size_then_a_placeholder() {
         ("0 1.9", cache_free(on_page(1, 0))),
     ];
     assert_eq!(names(&trace(&named)), ["dentry"]);
-    // The page was given back in between: it is no neighbour any more.
+    // The page was freed in between, so its objects are not neighbours.
     let mut freed = named.to_vec();
     freed.insert(0, ("0 0.9", page_alloc(1)));
     freed.insert(2, ("0 1.2", "mm_page_free: page=ffffea0000000040 pfn=0x1 order=0".to_owned()));
@@ -256,13 +256,13 @@ fn q2_size_classes_and_buckets() {
     assert_eq!(class(&one("f", 96, "GFP_KERNEL_ACCOUNT|__GFP_RECLAIMABLE")), "kmalloc-rcl-96");
     assert_eq!(class(&one("f", 96, "GFP_KERNEL|GFP_DMA")), "dma-kmalloc-96");
     assert_eq!(class(&one("load_msg", 512, "GFP_KERNEL_ACCOUNT")), "kmalloc-cg-512");
-    // A later kernel, told by the wrapper functions: messages have classes of their own.
+    // A later kernel, recognised by the wrapper functions: messages have separate classes.
     let new = one("load_msg", 512, "GFP_KERNEL_ACCOUNT")
         + &one("kmemdup_noprof", 8, "GFP_KERNEL").replace("[000]", "[001]");
     assert_eq!(names(&new), ["msg_msg-512", "kmalloc-8"]);
 }
 
-// Quirks 4, 5 and 6: kfree of anything, of nothing, of what is no slab.
+// Quirks 4, 5 and 6: kfree of any object, of null, and of large memory.
 
 #[test]
 fn q4_kfree_takes_objects_of_caches() {
@@ -312,7 +312,7 @@ fn q6_large_kmallocs_are_pages() {
     assert_eq!((tally.allocs, tally.slabs_new), (1, 0));
 }
 
-// Quirks 7 to 10: what the kernel did not trace, and in which order it did.
+// Quirks 7 to 10: what the kernel did not trace, and events in the wrong order.
 
 #[test]
 fn q7_q10_frees_without_an_allocation() {
@@ -320,7 +320,7 @@ fn q7_q10_frees_without_an_allocation() {
         ("0 0.8", page_alloc(3)),
         ("0 0.9", cache_alloc(on_page(3, 0))),
         ("0 1.0", page_alloc(1)),
-        ("0 1.1", cache_free(on_page(1, 0))), // its page was handed out here
+        ("0 1.1", cache_free(on_page(1, 0))), // its page was allocated here
         ("0 1.2", cache_free(on_page(2, 0))), // from before the trace
         ("0 1.3", cache_free(on_page(2, 0))), // again: it must have been allocated in between
     ]);
@@ -396,10 +396,10 @@ fn q9_events_of_two_cpus_in_the_wrong_order() {
         ("0 1.5", cache_free(a)),
     ];
     assert_eq!(pairs(&[&first[..], &early].concat()), (0, 1));
-    // A whole life in between: two hidden events that have nothing to do with each other.
+    // A complete life in between: two unrelated hidden events.
     let life = [("0 1.35", cache_free(a)), ("0 1.36", cache_alloc(a))];
     assert_eq!(pairs(&[&first[..], &early[..2], &life, &early[2..]].concat()), (0, 0));
-    // The same within one time stamp, where the order says nothing.
+    // The same within one time stamp, which does not determine the order.
     let life = [("0 1.2", cache_free(a)), ("0 1.2", cache_alloc(a))];
     let early = [
         ("1 1.2", cache_free(a)),
@@ -419,14 +419,14 @@ fn q9_time_steps_back_between_cpus_only() {
         ("0 3.0", cache_alloc(a)),
         ("0 3.5", cache_free(a)),
         ("1 2.0", cache_free(a)),
-        ("1 0.0", cache_alloc(on_page(2, 0))), // its clock did not tell: behind the event before
+        ("1 0.0", cache_alloc(on_page(2, 0))), // its clock had not started: after the event before
     ]);
     let facts = facts(&text);
     assert_eq!((facts.times_going_back, facts.zero_times), (2, 1));
     let objects = facts.objects;
     assert_eq!((objects.matched, objects.remote, objects.hidden_frees), (2, 1, 0));
     assert_eq!(facts.time, Some((1.0, 3.5)));
-    // On a CPU it does not.
+    // On a single CPU, time may not decrease.
     let text = trace(&[("0 2.0", cache_alloc(a)), ("1 3.0", cache_free(a)), ("0 1.5", cache_alloc(a))]);
     let source = Source::from_reader("t", Box::new(std::io::Cursor::new(text)), None).unwrap();
     let error = Recording::read(source, |_| {}).unwrap_err().to_string();
@@ -435,7 +435,8 @@ fn q9_time_steps_back_between_cpus_only() {
 
 #[test]
 fn q9_names_are_learned_in_order_of_time() {
-    // One call site, two caches, and an address that both had. In the order of the lines the second allocation hides the first one.
+    // One call site, two caches, and an address that both used. In the order of the lines the second allocation hides the first
+    // one.
     let a = on_page(1, 0);
     let free = |name: &str| cache_free(a).replace("name=dentry", &format!("name={name}"));
     let lines = |events: &[(&str, String)]| {
@@ -468,7 +469,7 @@ fn q11_blocks_freed_in_pieces_and_handed_out_again() {
     let text = trace(&[
         ("0 1.0", free(0x400, 10)), // memory handed over at boot
         ("0 1.1", alloc(0x10, 3)),
-        ("0 1.2", free(0x16, 1)), // its tail is given back
+        ("0 1.2", free(0x16, 1)), // its tail is freed
         ("0 1.3", alloc(0x16, 0)),
         ("1 1.4", free(0x16, 0)),
         ("1 1.5", alloc(0x10, 0)), // the whole block again, its free unseen
@@ -489,7 +490,7 @@ fn q11_blocks_freed_in_pieces_and_handed_out_again() {
     }));
 }
 
-/// The old slab stayed one of its cache, and its objects in use.
+/// Regression test: the old slab was still counted for its cache, with its objects in use.
 #[test]
 fn q11_a_slab_whose_page_is_handed_out_again_has_ended() {
     let text = trace(&[
@@ -533,7 +534,7 @@ fn q11_events_that_nothing_replays() {
     assert_eq!((facts.total, facts.not_understood), (6, 0));
     assert_eq!((facts.pages.percpu_refills, facts.pages.zone_direct), (1, 1));
     assert!(facts.events.contains(&("mm_page_free_batched".to_owned(), 1)));
-    // What the page allocator tells of its lists is kept beside the operations.
+    // The page allocator's list events are kept separately from the operations.
     let (page, kind) = (0x832b, |percpu_refill| PageMoveKind::Taken { percpu_refill });
     let expected = [
         (0, page, 0, 2, kind(true)),
@@ -562,7 +563,7 @@ fn q11_events_that_nothing_replays() {
     }
 }
 
-// Quirk 12: hashed pointers say nothing of pages.
+// Quirk 12: hashed pointers show nothing about pages.
 
 #[test]
 fn q12_hashed_pointers_have_no_page() {
@@ -600,7 +601,7 @@ fn q15_context_flags() {
     assert_eq!(contexts, [('.', 1), ('H', 1), ('h', 1), ('s', 2)]);
 }
 
-/// Records that go through the temporary file, and are changed there, say what records in memory say.
+/// Records that go through the temporary file, and are changed there, are the same as records in memory.
 #[test]
 fn a_spool_that_does_not_fit_in_memory_changes_nothing() {
     let page =
@@ -653,7 +654,7 @@ fn marks_are_operations_with_their_text() {
     assert_eq!(texts, ["SNAP before begin", "a=b [c]"]);
 }
 
-/// A stream that never ends. Its sender goes with it.
+/// A stream that never ends. Its sender is dropped with it.
 struct Endless {
     text: Cursor<String>,
     _alive: mpsc::Sender<()>,
@@ -679,10 +680,11 @@ fn an_error_ends_the_thread_that_reads_ahead() {
     assert_eq!(gone.try_recv(), Err(mpsc::TryRecvError::Disconnected), "the stream is still there");
 }
 
-/// A thread that a scope waits for may still be at its end when the scope has returned: the fuzzers saw what it had not freed yet.
+/// Regression test: a thread that a scope waits for may still be exiting when the scope has returned, and the fuzzers saw memory
+/// that it had not freed yet.
 #[test]
 fn the_thread_that_unpacks_has_ended_when_a_trace_was_read() {
-    /// What the thread leaves last.
+    /// A thread-local that the thread drops last.
     struct End(mpsc::Sender<()>);
     thread_local!(static END: RefCell<Option<End>> = const { RefCell::new(None) });
     impl Drop for End {
@@ -699,10 +701,10 @@ fn the_thread_that_unpacks_has_ended_when_a_trace_was_read() {
             self.0.read(to)
         }
     }
-    // The second one ends early, on the other side.
+    // The second text makes the reading side end early.
     for (line, is_trace) in [("Alloc(552),\n", true), ("no trace\n", false)] {
         let (ends, ended) = mpsc::channel();
-        // The first bytes are read here, for what the text is.
+        // The first bytes are read here, to detect the kind of text.
         let text = Text(Cursor::new(line.repeat(1 << 14)), ends);
         let source = Source::from_reader("test", Box::new(text), None).unwrap();
         END.set(None);

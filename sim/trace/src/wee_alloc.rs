@@ -1,14 +1,14 @@
-//! The text of wee_alloc's traces: what a program asked of malloc, an operation a line.
+//! The text of wee_alloc's traces: a program's requests to malloc, one on each line.
 //!
-//! `Alloc(552),` asks for so many bytes. `Free(3),` gives back what the fourth `Alloc` got; where that was given back before, or
-//! was never asked for, it does nothing. Nothing tells times, CPUs and callers.
+//! `Alloc(552),` requests 552 bytes. `Free(3),` frees the block of the fourth `Alloc`; if that was freed before or never
+//! allocated, it does nothing. There are no times, CPUs and callers.
 
 use rustc_hash::FxHashSet;
 
 use super::fields;
 use super::program::Call;
 
-/// Which blocks are there.
+/// The live blocks.
 #[derive(Debug, Default)]
 pub(super) struct Blocks {
     allocations: u64,
@@ -16,18 +16,18 @@ pub(super) struct Blocks {
     too_large: FxHashSet<u64>,
 }
 
-/// Whether a line is of such a trace.
+/// Returns `true` if a line is from such a trace.
 pub(super) fn is_call(line: &[u8]) -> bool {
     operand(line, b"Alloc(").or_else(|| operand(line, b"Free(")).is_some()
 }
 
-/// The number in `Alloc(552),`.
+/// Parses the number in `Alloc(552),`.
 fn operand(line: &[u8], name: &[u8]) -> Option<u64> {
     fields::decimal(line.trim_ascii().strip_prefix(name)?.strip_suffix(b"),")?)
 }
 
 impl Blocks {
-    /// What a line does; `None` if it is of another form.
+    /// The call of a line; `None` if it has another form.
     pub(super) fn call(&mut self, line: &[u8]) -> Option<Call> {
         if let Some(bytes) = operand(line, b"Alloc(") {
             self.allocations += 1;

@@ -9,15 +9,15 @@ export type Lab = {
 name: string,
 /** Its title. */
 title: string,
-/** Minutes that it takes, about. */
+/** The time that it takes, in minutes, roughly. */
 minutes: number,
-/** What it is about, for who takes it. */
+/** A description for students. */
 about: string,
-/** What it shows, for who teaches it. */
+/** The lesson, for teachers. */
 shows: string,
-/** What is commonly got wrong, for who teaches it. */
+/** Common mistakes, for teachers. */
 pitfall: string,
-/** What is to be done. */
+/** The student's task. */
 work: Work, };
 
 /** What is to be done in a lab. */
@@ -27,18 +27,18 @@ export type Work = { "questions": Array<Question> } | { "code": Code };
 export type Code = {
 /** A file that compiles and does not do its work yet. */
 starter: string,
-/** What it is judged by, a sentence each. */
+/** The criteria, a sentence each. */
 judged_by: Array<string>, };
 
 /** A question whose answer the engine finds out. */
 export type Question = {
 /** The question. */
 text: string,
-/** What an answer is. */
+/** The kind of answer. */
 expects: Expects,
-/** Who runs the script, as `--design` has it. Empty: there is nothing to run. */
+/** The design that runs the script, as for `--design`. Empty if there is nothing to run. */
 design: string,
-/** What runs: see [`script`](crate::script()). */
+/** The script: see [`script`](crate::script()). */
 script: string, };
 
 /** What an answer is. It is a number in any case. */
@@ -46,52 +46,52 @@ export type Expects = { "number": string } | { "choice": Array<string> };
 
 /** What the engine found out. */
 export type Answer = {
-/** The number, or the place of the choice. */
+/** The number, or the index of the choice. */
 right: number,
-/** Why. */
+/** The explanation. */
 why: string,
-/** The operation of the script to look at. */
+/** The operation of the script that shows it. */
 at: number,
-/** Memory to look at, where no script runs. */
+/** Memory that shows it, if no script runs. */
 strips: Array<Strip>, };
 
 /** Memory as a strip, from its start to its end. */
 export type Strip = {
-/** What it is. */
+/** A description. */
 said: string,
-/** Its pieces without gaps: bytes, and what stands in them; `None`: nothing lies there. */
+/** Its pieces without gaps: the size in bytes, and the contents; `None` for an empty piece. */
 pieces: Array<[number, string | null]>, };
 
 /** What was answered to the labs that ask, as the page writes it. */
 export type Sheet = {
 /** The course's version: [`Sheet::COURSE`]. */
 course: number,
-/** Who answered. */
+/** The name of the student. */
 name: string,
-/** What made the numbers in the questions. */
+/** The seed of the numbers in the questions. */
 seed: number,
-/** By lab: the answers in order, `null` where there is none. */
+/** By lab: the answers in order, `null` for a missing one. */
 answers: { [key in string]: Array<number | null> }, };
 
 /** Moments to look at, and what is wrong at one of them. Either views or scenes. */
 export type Failure = {
 /** The lab. */
 lab: string,
-/** What is seen. */
+/** A description of what is shown. */
 title: string,
-/** What is wrong. */
+/** The error. */
 wrong: string,
-/** The moment at which it is, from 0. */
+/** The index of the state with the error, from 0. */
 at: number,
-/** The object that it is about, where there is one: its slab's first page, and which one of the slab it is. */
+/** The object that the error concerns, if there is one: the first page of its slab, and its index in the slab. */
 object: [number, number] | null,
-/** The blocks of memory that it is about: where they begin, in bytes. */
+/** The memory blocks that the error concerns: their offsets in bytes. */
 blocks: Array<number>,
-/** CPUs of the machine. */
+/** The number of CPUs of the machine. */
 cpus: number,
-/** Names of its caches. */
+/** The names of its caches. */
 caches: Array<string>,
-/** A machine. */
+/** The states of a machine. */
 views: Array<View>,
-/** Or a memory. */
+/** The states of a memory. */
 scenes: Array<Scene>, };

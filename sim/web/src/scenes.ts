@@ -1,59 +1,59 @@
 // Generated from Rust: `WRITE=1 cargo test -p uslab-engine typescript` writes it.
 
-/** What there is to know of a demo before it begins. */
+/** A description of a demo. */
 export type About = {
 /** Its name. */
 name: Name,
-/** What it is called on a page. */
+/** Its title on a page. */
 title: string,
 /** What to look at, in a few sentences. */
 what: string,
-/** What it can be told. */
+/** The commands that it accepts. */
 takes: Array<string>,
-/** Commands that show what it is about. */
+/** Commands that show how it works. */
 script: Array<string>,
-/** Whether it serves any size, so that others can race it with the same requests. */
+/** `true` if it serves any size, so that it can be compared with others on the same requests. */
 races: boolean, };
 
 /** The demos. */
 export type Name = "linear" | "stack" | "pool" | "lazy-pool" | "first-fit" | "best-fit" | "buddy" | "tlsf" | "handles" | "handles-wrap" | "layout";
 
-/** A moment of a demo. */
+/** The state of a demo after a command. */
 export type Scene = {
-/** What the command did, in a sentence. */
+/** The effect of the command, in a sentence. */
 said: string,
-/** Whether it was refused. Nothing changed then. */
+/** `true` if the command was refused. Nothing changed then. */
 refused: boolean,
 /** The memory from its start to its end, without gaps. */
 parts: Array<Part>,
-/** The free pieces: how many, the largest, all together. Their headers and tags are not counted. */
+/** The free pieces: their number, the largest, and the sum, without headers and tags. */
 holes: Holes,
-/** What else matters here, by name. */
+/** Other figures, by name. */
 facts: Array<[string, string]>, };
 
-/** Bytes of one kind. */
+/** A range of bytes of one kind. */
 export type Part = {
-/** Where they begin, in bytes from the start of the memory. */
+/** The offset from the start of the memory, in bytes. */
 at: number,
-/** How many. */
+/** The length in bytes. */
 bytes: number, } & ({ "is": "used", "block": string } | { "is": "rounding", "block": string } | { "is": "tag" } | { "is": "padding" } | { "is": "free" } | { "is": "untouched" } | { "is": "retired" } | { "is": "loaded" });
 
-/** What bytes are. */
+/** The kind of a range of bytes. */
 export type Is = { "is": "used", "block": string } | { "is": "rounding", "block": string } | { "is": "tag" } | { "is": "padding" } | { "is": "free" } | { "is": "untouched" } | { "is": "retired" } | { "is": "loaded" };
 
-/** Free memory as it lies: how many pieces, the largest, all together.
- * A piece is what one request could have whole: neighbours that the allocator can serve together are one piece, the slots of a pool are one each. */
+/** The free memory: the number of pieces, the largest piece, and the sum.
+ * A piece is the most that one request can get: neighbours that the allocator can serve together are one piece; each free slot of a pool is one. */
 export type Holes = {
-/** Pieces of free memory. */
+/** The number of pieces. */
 count: number,
-/** Bytes of the largest. */
+/** Bytes of the largest piece. */
 largest: number,
-/** Bytes of all. */
+/** Bytes of all pieces. */
 total: number, };
 
-/** Several allocators under the same requests. */
+/** Several allocators with the same requests. */
 export type Race = {
-/** What was asked for. */
+/** The requests. */
 commands: Array<string>,
-/** Each allocator, and what its memory looked like before the first request and after each. */
+/** Each allocator, with its memory before the first request and after each. */
 scenes: Array<[Name, Array<Scene>]>, };

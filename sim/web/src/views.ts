@@ -2,11 +2,11 @@
 
 /** What there is to know of a stream before it runs. */
 export type About = {
-/** What it is called. */
+/** Its title. */
 title: string,
-/** CPUs. */
+/** The number of CPUs. */
 cpus: number,
-/** Operations. */
+/** The number of operations. */
 operations: number,
 /** The names of its caches, by number. */
 caches: Array<string>,
@@ -15,24 +15,24 @@ marks: Array<Mark>, };
 
 /** A text that user space wrote into the trace. */
 export type Mark = {
-/** The operation that it is. */
+/** The number of its operation. */
 operation: number,
 /** The text. */
 text: string, };
 
 /** One moment. */
 export type View = {
-/** Operations that ran. */
+/** The number of operations so far. */
 operation: number,
 /** Nanoseconds of the trace since its first operation. */
 time_ns: number,
-/** What the last operation did. */
+/** The steps of the last operation. */
 steps: Array<Step>,
-/** Allocations that the machine could not serve, so far. */
+/** The number of allocations so far that the machine could not serve. */
 failed: number,
 /** The caches that are known by now, by number in the stream. */
 caches: Array<SeenCache>,
-/** Those that were asked for, slab by slab. */
+/** The requested caches, slab by slab. */
 shown: Array<ShownCache>,
 /** The pages. */
 pages: Pages, };
@@ -41,67 +41,67 @@ pages: Pages, };
 export type SeenCache = {
 /** Its name. */
 name: string,
-/** Allocations and frees that the stream asked for so far. */
+/** Allocations and frees that the stream requested so far. */
 served: number,
 /** Bytes of an object. */
 size: number,
-/** Order of a slab. */
+/** The order of a slab. */
 order: number,
 /** Objects in a slab. */
 per_slab: number,
-/** Objects of a magazine, or of what the design has of the kind. */
+/** Objects of a magazine, or of the design's counterpart. */
 capacity: number,
-/** Objects with callers. */
+/** Objects that callers have. */
 used: number,
-/** Free objects that CPUs hold: outside of slabs, or free in a slab that a CPU has to itself. */
+/** Free objects that CPUs hold: outside of slabs, or free in a slab that a CPU owns. */
 in_magazines: number,
-/** Objects that all CPUs share outside of slabs. */
+/** Objects outside of slabs that all CPUs share. */
 in_depot: number,
-/** Objects free in slabs that no CPU has to itself. */
+/** Free objects in slabs that no CPU owns. */
 free_in_slabs: number,
-/** Slabs without a free object, */
+/** Slabs without a free object. */
 full: number,
-/** with some, */
+/** Slabs with used and free objects. */
 partial: number,
-/** and with free objects only. */
+/** Slabs with only free objects. */
 empty: number,
-/** Visits to what CPUs share that moved a magazine. */
+/** Exchanges of magazines with what CPUs share. */
 depot_exchanges: number,
-/** Slabs made so far. */
+/** Slabs created so far. */
 slabs_made: number, };
 
 /** What a design says of a cache. All is 0 for large kmalloc, which has neither slabs nor magazines. */
 export type CacheCounts = {
 /** Bytes of an object. */
 size: number,
-/** Order of a slab. */
+/** The order of a slab. */
 order: number,
 /** Objects in a slab. */
 per_slab: number,
-/** Objects of a magazine, or of what the design has of the kind. */
+/** Objects of a magazine, or of the design's counterpart. */
 capacity: number,
-/** Objects with callers. */
+/** Objects that callers have. */
 used: number,
-/** Free objects that CPUs hold: outside of slabs, or free in a slab that a CPU has to itself. */
+/** Free objects that CPUs hold: outside of slabs, or free in a slab that a CPU owns. */
 in_magazines: number,
-/** Objects that all CPUs share outside of slabs. */
+/** Objects outside of slabs that all CPUs share. */
 in_depot: number,
-/** Objects free in slabs that no CPU has to itself. */
+/** Free objects in slabs that no CPU owns. */
 free_in_slabs: number,
-/** Slabs without a free object, */
+/** Slabs without a free object. */
 full: number,
-/** with some, */
+/** Slabs with used and free objects. */
 partial: number,
-/** and with free objects only. */
+/** Slabs with only free objects. */
 empty: number,
-/** Visits to what CPUs share that moved a magazine. */
+/** Exchanges of magazines with what CPUs share. */
 depot_exchanges: number,
-/** Slabs made so far. */
+/** Slabs created so far. */
 slabs_made: number, };
 
 /** The pages. */
 export type Pages = {
-/** In all. */
+/** All managed pages. */
 managed: number,
 /** In slabs. */
 slab: number,
@@ -111,13 +111,13 @@ large: number,
 blocks: number,
 /** In per-CPU magazines. */
 per_cpu: number,
-/** Free and committed. */
+/** Pages that are free and committed. */
 free: number,
-/** Free and not committed. */
+/** Pages that are free and not committed. */
 uncommitted: number,
-/** Free blocks by order, of each migrate type. */
+/** Free blocks by order, for each migrate type. */
 orders: Array<[number, number, number]>,
-/** How many of them are not committed, by order. */
+/** The number of them that are not committed, by order. */
 uncommitted_orders: Array<number>,
 /** Blocks in the per-CPU magazines of each CPU, by order. */
 cpus: Array<Array<number>>,
@@ -130,13 +130,13 @@ export type Step = {
 cpu: number,
 /** The cache's number in the stream. */
 cache: number | null,
-/** The slab's first page and the object in it. */
+/** The first page of the object's slab, and the object's index in it. */
 object: [number, number] | null,
-/** The dearest thing it did; `None` if it did nothing. */
+/** The level at which it was served; `None` if it did nothing. */
 path: Path | null,
-/** All of it in words. */
+/** A description. */
 sentence: string,
-/** What shipping code did for it, step by step: all of the shipping design, what pages took for a model. */
+/** The steps that shipping code reported: everything for the shipping design, only pages for a model. */
 did: Array<string>, } & ({ "what": "alloc" } | { "what": "free",
 /** The CPU that allocated it. */
 allocated_on: number, } | { "what": "pass" } | { "what": "alloc-pages",
@@ -152,9 +152,9 @@ order: number, } | { "what": "split-pages",
 page: number,
 /** The order of the parts. */
 order: number, } | { "what": "shrink",
-/** Objects that reaping gave back. */
+/** Objects that were flushed from CPU layers. */
 objects: number,
-/** Slabs that shrinking gave back. */
+/** Slabs that were freed. */
 slabs: number, } | { "what": "failed" } | { "what": "nothing" });
 
 /** What an operation did, in outline. */
@@ -173,18 +173,18 @@ order: number, } | { "what": "split-pages",
 page: number,
 /** The order of the parts. */
 order: number, } | { "what": "shrink",
-/** Objects that reaping gave back. */
+/** Objects that were flushed from CPU layers. */
 objects: number,
-/** Slabs that shrinking gave back. */
+/** Slabs that were freed. */
 slabs: number, } | { "what": "failed" } | { "what": "nothing" };
 
 /** A cache, slab by slab. */
 export type ShownCache = {
 /** Its number in the stream. */
 cache: number,
-/** What each CPU holds, the level that serves first before the others. */
+/** The levels of each CPU, in the order in which they serve. */
 cpus: Array<Array<Level>>,
-/** What the CPUs of each node share. */
+/** The levels that the CPUs of each node share. */
 shared: Array<Array<Level>>,
 /** Slabs: empty, full, partial by fullness, each list in its order. */
 slabs: Array<ShownSlab>, };
@@ -195,16 +195,16 @@ export type ShownSlab = {
 page: number,
 /** The list that it is on: `full`, `partial` or `empty` in the shipping allocator. */
 list: string,
-/** A character an object: `u` in use, `.` free in the slab, `d` in a depot, and `a` to `z` and `A` to `Z` in a magazine of CPU 0 to 51, `+` of a later one. `a` to `z` leave out `d` and `u`. */
+/** A character for each object: `u` in use, `.` free in the slab, `d` in a depot, `a` to `z` and `A` to `Z` in a magazine of CPU 0 to 51, `+` in one of a later CPU. `d` and `u` are skipped in `a` to `z`. */
 objects: string, };
 
 /** A place for objects: a stack, a sheaf, an array. */
 export type Level = {
-/** What the design calls it. */
+/** The design's name for it. */
 name: string,
-/** Objects that lie there. */
+/** The number of objects in it. */
 objects: number,
-/** Objects that it has room for. */
+/** The number of objects that fit into it. */
 room: number, };
 
 /** What a run stops at. Caches are numbers in the stream. */
@@ -221,18 +221,18 @@ cache: number, } | { "until": "commit" } | { "until": "object",
 cache: number,
 /** Its slab's first page. */
 page: number,
-/** Which one of the slab it is. */
+/** Its index in the slab. */
 index: number, };
 
 /** Where a run stopped. */
 export type Found = {
-/** After so many operations. */
+/** The number of operations that ran. */
 operation: number,
-/** The CPU of the last one. */
+/** The CPU of the last operation. */
 cpu: number,
-/** Whether that allocated or freed the object itself. */
+/** `true` if that operation allocated or freed the object itself. */
 touched: boolean,
-/** Who has the object now, as in [`ShownSlab::objects`](crate::view::ShownSlab::objects); `None` if its slab is gone. */
+/** The new place of the object, as in [`ShownSlab::objects`](crate::view::ShownSlab::objects); `None` if its slab was freed. */
 holder: string | null, };
 
 export type Path = "cpu" | "depot" | "slab" | "pages" | "commit";

@@ -1,35 +1,36 @@
-//! What is known of instructions of aarch64: those that sections are made of ([`FORMS`]). Any other one in a section is an error.
+//! What the checks need to know of aarch64 instructions: the ones that sections consist of ([`FORMS`]). Any other instruction in
+//! a section is an error.
 
 use super::{Effect, Flow, Kind, Operands, Place, Section};
 use serde_json::{Value, json};
 use std::fmt;
 use std::fmt::Write as _;
 
-/// In front of the abort address, which the kernel compares with what the C library registered: a `brk`.
+/// The word before the abort address, which the kernel compares with the one that the C library registered: a `brk`.
 pub(crate) const SIGNATURE: u32 = 0xd428_bc00;
 
-/// What a breakpoint is written over, and what with: `brk #0`.
+/// The unit of code that a breakpoint replaces, and the breakpoint: `brk #0`.
 pub(crate) type Code = u32;
 pub(crate) const TRAP: Code = 0xd420_0000;
 
-/// Code was written at `at`.
+/// Must be called after code was written at `at`: makes the processor fetch it anew.
 pub(crate) fn written(at: *mut Code) {
     unsafe extern "C" {
         fn __clear_cache(start: *mut Code, end: *mut Code);
     }
-    // SAFETY: the processor forgets what it knows of one instruction.
+    // SAFETY: invalidates the instruction cache for the instruction at `at`.
     unsafe { __clear_cache(at, at.add(1)) };
 }
 
 /// A register, by its number.
 pub(crate) type Register = u32;
 
-/// Memory by what names it: base, index (32 if none) and offset in bytes, and how many bytes.
+/// A memory operand: base, index (32 if absent), offset in bytes, and size in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Memory(Register, Register, i32, u32);
 
 impl Memory {
-    /// Whether this is how many places a stack may use, and `head` the word that a section commits: the word in front of it.
+    /// Returns `true` if this is the `cap` of a stack and `head` is the word before it, which a section commits.
     pub(super) fn is_cap_beside(&self, head: &Self) -> bool {
         let (Self(stack, index, at, bytes), Self(base, no, word, _)) = (self, head);
         (stack, index) == (base, no) && *index == 32 && *bytes == 4 && at + 8 == *word
@@ -39,12 +40,12 @@ impl Memory {
 pub(super) fn is_general(register: Register) -> bool {
     register < NONE
 }
-/// What a proof calls it.
+/// The register's name in a proof.
 pub(super) fn name(register: Register) -> Value {
     format!("X{register}").into()
 }
 
-/// An instruction, by its address.
+/// An instruction and its address.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Instruction {
     ip: usize,
@@ -57,28 +58,28 @@ impl fmt::Display for Instruction {
     }
 }
 
-/// Where an instruction has an operand.
+/// An operand's position in an instruction, or an effect of it.
 #[derive(Clone, Copy, PartialEq)]
 enum Part {
-    /// Its lowest five bits, as a register that is written, or read;
+    /// The register in the lowest five bits, which is written (`D`) or read (`T`).
     D,
     T,
-    /// from bit 5 on, and from bit 16 on.
+    /// The registers at bit 5 and at bit 16, which are read.
     N,
     M,
-    /// The flags, written and read.
+    /// The flags are written, or read.
     SetFlags,
     GetFlags,
-    /// Memory at N and an offset: of 12 bits in units of its size, of 9 bits in bytes, of a register, of none.
+    /// Memory at N plus an offset: 12 bits in units of its size, 9 bits in bytes, a register, or no offset.
     Scaled,
     Unscaled,
     Indexed,
     At,
-    /// That memory is written.
+    /// The memory is written.
     Store,
 }
 
-/// The instructions that sections and their way back are made of: mask, bits, operands.
+/// The instructions of sections and of their abort paths: mask, bits, operands.
 const FORMS: [(u32, u32, &[Part]); 28] = {
     use Part::{At, D, GetFlags, Indexed, M, N, Scaled, SetFlags, Store, T, Unscaled};
     [
@@ -112,19 +113,19 @@ const FORMS: [(u32, u32, &[Part]); 28] = {
         (0xffff_ffff, 0xd503_203f, &[]),                        // yield
     ]
 };
-/// `stxr` has a register more, in which it says whether it stored.
+/// `stxr`, which has one more register: the result that says whether it stored.
 const STXR: (u32, u32) = (0xffe0_fc00, 0xc800_7c00);
-/// No register: the stack pointer or zero, which no section writes.
+/// Register 31, the stack pointer or zero, which no section writes.
 const NONE: Register = 31;
 
-/// `cmp` of two registers: `subs` into none.
+/// `cmp` of two registers: a `subs` whose result is register 31.
 const COMPARE: (u32, u32) = (0x7fe0_001f, 0x6b00_001f);
-/// All flags, which are written together.
+/// All flags as one place: they are written together.
 const FLAGS: Place = Place::Flag(0);
 
 impl Instruction {
     pub(super) fn at(ip: usize) -> Self {
-        // SAFETY: `ip` is that of an instruction of this program.
+        // SAFETY: `ip` is the address of an instruction of this program.
         Self { ip, word: unsafe { (ip as *const u32).read() } }
     }
     pub(crate) fn ip(&self) -> usize {
@@ -139,7 +140,7 @@ impl Instruction {
     fn is(self, (mask, bits): (u32, u32)) -> bool {
         self.word & mask == bits
     }
-    /// The signed number of so many bits, from there on, times four, as an address.
+    /// The jump target: the signed number in `bits` bits at bit `from`, times four, relative to this instruction.
     fn target(self, from: u32, bits: u32) -> usize {
         let words = (self.field(from, bits) << (32 - bits)) as i32 >> (32 - bits);
         self.ip.wrapping_add_signed(4 * words as isize)
@@ -153,20 +154,20 @@ impl Instruction {
             Flow::Next
         }
     }
-    /// Whether it compares two registers.
+    /// Returns `true` if it compares two registers.
     pub(super) fn compares(self) -> bool {
         self.is(COMPARE)
     }
-    /// Whether it counts an abort, and names the counter as a section names something else.
+    /// Returns `true` if it belongs to the counter of aborts. The counter's address looks like an operand of a section.
     pub(super) fn is_of_a_counter(self) -> bool {
         self.is(STXR)
     }
 
-    /// What it is made of; `None` for an instruction that sections are not made of.
+    /// Its operands; `None` if no section contains such an instruction.
     fn parts(self) -> Option<&'static [Part]> {
         FORMS.iter().find(|(mask, bits, _)| self.is((*mask, *bits))).map(|(_, _, parts)| *parts)
     }
-    /// `None` for an instruction that sections are not made of.
+    /// Its effect; `None` if no section contains such an instruction.
     pub(super) fn effect(self) -> Option<Effect> {
         let mut effect = Effect::default();
         let [low, base, index] = [0, 5, 16].map(|from| self.field(from, 5));
@@ -215,17 +216,17 @@ impl Instruction {
         Some(effect)
     }
 
-    /// Its address and the next one's, and its word: what that means stands in `prove.py`.
+    /// Its address, the next one's, and its word, which `prove.py` decodes.
     pub(super) fn json(&self) -> Value {
         json!({ "ip": self.ip(), "next": self.next(), "text": self.to_string(), "word": self.word })
     }
 }
 
 impl Section {
-    /// Its operands, or what it should have and has not.
+    /// Reads the operands. The error names a part that the section should have and lacks.
     pub(super) fn read_operands(&self) -> Result<Operands, &'static str> {
         let ([low, base, index], whole) = ([0, 5, 16], self.whole());
-        // The first such instruction from `at` on, which is behind it then.
+        // The first such instruction at `at` or after it; `at` moves behind it.
         let find = |at: &mut usize, what, form: (u32, u32)| -> Result<Instruction, &'static str> {
             *at += whole[*at..].iter().position(|one| one.is(form)).ok_or(what)? + 1;
             Ok(whole[*at - 1])
@@ -249,7 +250,7 @@ impl Section {
                 (Kind::Pop, first(LOAD).ok_or("load of the round")?.field(low, 5))
             }
             (None, None, None) => (Kind::Push, first(STORE).ok_or("store of the round")?.field(low, 5)),
-            // One of the two addresses is the stack's, in a register that is written.
+            // One of the two addresses is the stack's; its register is x17, which is written.
             (Some(_), Some(load), Some(store)) if store.field(base, 5) == 17 => {
                 (Kind::PushBatch, load.field(base, 5))
             }
@@ -259,8 +260,7 @@ impl Section {
         Ok(Operands { kind, area, words, stack, rounds, count })
     }
 
-    /// Its instructions without addresses and names of registers: what sections that do the same with other registers have in
-    /// common.
+    /// Its instructions without addresses and register names: equal for sections that do the same in other registers.
     pub(crate) fn form(&self) -> String {
         let (mut names, mut text) = (vec![], String::new());
         for one in self.whole() {
@@ -280,7 +280,7 @@ impl Section {
                 });
                 _ = write!(text, "r{known} ");
             }
-            // A target relative to it, if it lies outside at all, and the address of the descriptor are no part of a form.
+            // A relative target outside the section and the address of the descriptor are not part of a form.
             let outside = |target: usize| !(self.code.start..=self.code.end).contains(&target);
             _ = match one.flow() {
                 Flow::Branch(target) if outside(target) => writeln!(text, "{:08x} out", rest & 0xff00_001f),
@@ -293,7 +293,7 @@ impl Section {
     }
 }
 
-/// The check itself, on sections that are never run.
+/// Tests of the check itself, on sections that never run.
 mod samples {
     use super::super::{Descriptor, verdict};
     use std::arch::global_asm;

@@ -1,4 +1,4 @@
-//! What is known of instructions of x86-64: all, from `iced-x86`.
+//! What the checks need to know of x86-64 instructions; `iced-x86` decodes all of them.
 
 use super::{Effect, Flow, Kind, Operands, Place, Section};
 pub(crate) use iced_x86::Register;
@@ -7,17 +7,17 @@ use serde_json::{Value, json};
 use std::collections::HashSet;
 use std::fmt;
 
-/// Bytes in front of the abort address, which the kernel compares with what the C library registered.
+/// The bytes before the abort address, which the kernel compares with those that the C library registered.
 pub(crate) const SIGNATURE: u32 = 0x5305_3053;
 
-/// What a breakpoint is written over, and what with: `int3`.
+/// The unit of code that a breakpoint replaces, and the breakpoint: `int3`.
 pub(crate) type Code = u8;
 pub(crate) const TRAP: Code = 0xcc;
 
-/// Code was written at `_at`, which this processor sees.
+/// Called after code was written at `_at`. Nothing to do: this processor notices.
 pub(crate) fn written(_at: *mut Code) {}
 
-/// Memory by what names it: segment, base, index, scale, displacement.
+/// A memory operand: segment, base, index, scale, displacement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Memory(Register, Register, Register, u32, u64);
 
@@ -25,7 +25,7 @@ impl Memory {
     fn of(memory: &UsedMemory) -> Self {
         Self(memory.segment(), memory.base(), memory.index(), memory.scale(), memory.displacement())
     }
-    /// Whether this is how many places a stack may use, and `head` the word that a section commits: the word in front of it.
+    /// Returns `true` if this is the `cap` of a stack and `head` is the word before it, which a section commits.
     pub(super) fn is_cap_beside(&self, head: &Self) -> bool {
         let (Self(segment, stack, index, _, at), Self(of, base, no, _, word)) = (self, head);
         (segment, stack, index) == (of, base, no)
@@ -37,7 +37,7 @@ impl Memory {
 pub(super) fn is_general(register: Register) -> bool {
     register.is_gpr64()
 }
-/// What a proof calls it.
+/// The register's name in a proof.
 pub(super) fn name(register: Register) -> Value {
     if register == Register::None { Value::Null } else { format!("{register:?}").into() }
 }
@@ -53,10 +53,10 @@ impl fmt::Display for Instruction {
 
 impl Instruction {
     pub(super) fn at(ip: usize) -> Self {
-        /// The most bytes of an instruction.
+        /// The most bytes that an instruction has.
         const MOST: usize = 15;
-        // SAFETY: `ip` is that of an instruction of this program. The linker puts `.fini` behind all other code, so so many
-        // bytes are there.
+        // SAFETY: `ip` is the address of an instruction of this program. The linker puts `.fini` after all other code, so `MOST`
+        // bytes can be read.
         let bytes = unsafe { core::slice::from_raw_parts(ip as *const u8, MOST) };
         let instruction = Decoder::with_ip(64, bytes, ip as u64, DecoderOptions::NONE).decode();
         assert!(!instruction.is_invalid(), "no instruction at {ip:#x}");
@@ -77,11 +77,11 @@ impl Instruction {
             _ => Flow::Away,
         }
     }
-    /// Whether it compares two registers.
+    /// Returns `true` if it compares two registers.
     pub(super) fn compares(&self) -> bool {
         self.0.op1_register() != Register::None
     }
-    /// Whether it counts an abort. Its name for the counter is none that a section uses.
+    /// Returns `false`: the address of the abort counter does not look like an operand of a section.
     pub(super) fn is_of_a_counter(&self) -> bool {
         false
     }
@@ -92,7 +92,7 @@ impl Instruction {
         let info = factory.info(instruction);
         for used in info.used_registers() {
             let register = used.register();
-            // A part of a register that is written leaves the rest; 32 bits clear it.
+            // A write to a part of a register keeps the rest, except that a 32-bit write clears it.
             let whole = register.is_gpr32() || register.is_gpr64() || !register.is_gpr();
             add(&mut effect, Place::Register(register.full_register()), used.access(), whole);
         }
@@ -109,7 +109,7 @@ impl Instruction {
         Some(effect)
     }
 
-    /// Its address and the next one's, what it is called, its operands in the order of the manual.
+    /// Its address, the next one's, its mnemonic, and its operands in the manual's order.
     pub(super) fn json(&self) -> Value {
         json!({
             "ip": self.ip(),
@@ -156,7 +156,7 @@ fn operand(one: &iced_x86::Instruction, i: u32) -> Value {
 }
 
 impl Section {
-    /// Its operands, or what it should have and has not.
+    /// Reads the operands. The error names a part that the section should have and lacks.
     pub(super) fn read_operands(&self) -> Result<Operands, &'static str> {
         let find = |what, fits: &dyn Fn(&iced_x86::Instruction) -> bool| {
             let found = self.instructions.iter().position(|one| fits(&one.0));
@@ -171,7 +171,7 @@ impl Section {
             one.op0_register() == region && one.op1_register() != Register::None
         };
         let stack = code(find("address of the stack", &is_add)?).op1_register();
-        // Behind what all sections have in common.
+        // The instructions after those that all sections have in common.
         let body = 1 + find("length", &|one| one.op1_register().size() == 2)?;
         let body = &self.instructions[body..];
         let indexed = |store: bool| {
@@ -186,7 +186,7 @@ impl Section {
         let count = self.loop_end().map(|one| one.0.op1_register());
         let (kind, rounds) = match (count, indexed(false), indexed(true)) {
             (None, Some(load), None) => (Kind::Pop, load.op0_register()),
-            // What lies on top is compared with the round.
+            // The round on top is compared with the pushed one.
             (None, Some(_), Some(store)) => (Kind::Push, store.op1_register()),
             (Some(_), Some(load), Some(_)) if !written.contains(&load.memory_base()) => {
                 (Kind::PushBatch, load.memory_base())
@@ -197,8 +197,7 @@ impl Section {
         Ok(Operands { kind, area, words, stack, rounds, count })
     }
 
-    /// Its instructions without addresses and names of registers: what sections that do the same with other registers have in
-    /// common.
+    /// Its instructions without addresses and register names: equal for sections that do the same in other registers.
     pub(crate) fn form(&self) -> String {
         let mut names: Vec<String> = vec![];
         let mut text = String::new();
@@ -235,7 +234,7 @@ impl Section {
     }
 }
 
-/// The check itself, on sections that are never run.
+/// Tests of the check itself, on sections that never run.
 mod samples {
     use super::super::{Descriptor, verdict};
     use std::arch::global_asm;

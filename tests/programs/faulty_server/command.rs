@@ -6,7 +6,7 @@ mod redis;
 use super::memory::Memory;
 use super::protocol::{Replies, Request};
 use super::store::{OutOfMemory, Store};
-// Where the server's own source looks for them.
+// The server's own source expects these modules here.
 use super::{memory, protocol, store};
 
 pub(crate) use redis::Then;

@@ -1,11 +1,11 @@
-//! The example server with one command more, `MISTAKE NAME`, that does what no program should.
+//! The example server with one more command, `MISTAKE NAME`, which misuses memory.
 //!
 //! ```console
 //! $ faulty_server FZPU 4096     # rules of `slab_debug`, and bytes of the quarantine
 //! $ faulty_server heap          # no object caches: the heap, which is `Uslab`
 //! ```
 //!
-//! All but `command` is the server's own source.
+//! All modules except `command` are the server's own source.
 
 #[path = "../../../slab/examples/server/buffer.rs"]
 mod buffer;
@@ -32,7 +32,7 @@ use uslab::{Config, Harden, Uslab};
 #[global_allocator]
 static ALLOCATOR: Uslab = Uslab;
 
-/// This thread, and those that it starts, may run on these CPUs.
+/// Restricts this thread, and those that it starts, to these CPUs.
 fn run_on(cpus: impl IntoIterator<Item = usize>) -> nix::Result<()> {
     let mut set = CpuSet::new();
     cpus.into_iter().try_for_each(|cpu| set.set(cpu))?;
@@ -40,7 +40,7 @@ fn run_on(cpus: impl IntoIterator<Item = usize>) -> nix::Result<()> {
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    // What one request frees is what the next one gets: on one CPU.
+    // On one CPU, memory that one request frees is what the next request gets.
     run_on([sched_getcpu()?])?;
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match &arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
@@ -49,7 +49,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             let slab_debug = rules.parse()?;
             let harden = Harden { quarantine: quarantine.parse()?, seed: Some(1), ..Harden::OFF };
             let found = Config { slab_debug, harden, ..Config::default() };
-            // A core has zeros of what is reserved.
+            // A core dump contains zeros for reserved memory, so the limit is small.
             let as_asked = |config: Config| Config { pages: config.pages.limit(32 << 20), ..found.clone() };
             serve(Caches::new(None, None, as_asked)?)
         }
@@ -59,7 +59,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 fn serve<M: Memory>(memory: M) -> Result<(), Box<dyn Error>> {
     let store: &'static Store<_> = Box::leak(Box::new(Store::new(memory)));
-    // One thread serves, as one CPU does.
+    // One thread serves, because one CPU does.
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     runtime.block_on(async {
         let listener = TcpListener::bind("127.0.0.1:0").await?;

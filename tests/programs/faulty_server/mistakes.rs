@@ -1,5 +1,4 @@
-//! Mistakes with the server's memory: with the value of `key`, which has 100 bytes, with an entry of the table, and with a
-//! connection's buffer.
+//! Mistakes with the server's memory: with the 100-byte value of `key`, an entry of the table, and a connection's buffer.
 
 use super::buffer::Buffer;
 use super::memory::Memory;
@@ -13,7 +12,7 @@ use std::sync::Barrier;
 
 const KEY: &[u8] = b"key";
 
-/// Makes the mistake of that name, if there is one.
+/// Makes the mistake called `name`; returns `false` if there is none.
 #[inline(never)]
 pub(crate) fn make<M: Memory>(store: &Store<M>, name: &[u8], buffer: &mut Buffer<M::Bytes>) -> bool {
     let memory = store.memory();
@@ -88,19 +87,19 @@ pub(crate) fn make<M: Memory>(store: &Store<M>, name: &[u8], buffer: &mut Buffer
         }
         b"double_free_of_an_entry" => {
             let entry = the_entry(memory);
-            // SAFETY: that there are two is the mistake.
+            // SAFETY: unsound on purpose: the second copy is the mistake.
             let twin = unsafe { read(&raw const entry) };
             the_end_of(entry);
             the_second_end_of(twin);
         }
         b"overflow_of_a_buffer" => write(bytes_of(buffer), size_of_val(buffer).cast_signed(), 1),
         b"overflow_of_a_buffers_bytes" => {
-            // With the first byte comes room for 16 KiB.
+            // The first byte makes the buffer allocate 16 KiB.
             buffer.push(b"?").expect("memory");
             write(NonNull::from(buffer.bytes()), 16 << 10, 1);
             buffer.consume(1);
         }
-        // From now on allocations of the heap have pages of their own.
+        // From now on each allocation of the heap gets separate guarded pages.
         b"none_but_guard" => uslab::Uslab.guard_every(1),
         b"leak" => (0..50).for_each(|_| the_leak(memory)),
         _ => return false,
@@ -108,9 +107,9 @@ pub(crate) fn make<M: Memory>(store: &Store<M>, name: &[u8], buffer: &mut Buffer
     true
 }
 
-/// Memory that two threads have, which is the mistake.
+/// Memory that two threads share, which is the mistake.
 struct Shared(NonNull<[u8]>);
-// SAFETY: nobody reads what lies there.
+// SAFETY: the memory is never read.
 unsafe impl Sync for Shared {}
 
 impl Shared {
@@ -122,30 +121,30 @@ impl Shared {
 fn bytes_of<T>(object: &T) -> NonNull<[u8]> {
     NonNull::slice_from_raw_parts(NonNull::from(object).cast(), size_of::<T>())
 }
-/// The bytes that the value of `key` had.
+/// The bytes of the removed value of `key`.
 fn removed<M: Memory>(store: &Store<M>) -> NonNull<[u8]> {
     let value = store.get(KEY, |value| NonNull::from(value.expect("a value")));
     store.remove(KEY);
     value
 }
 fn write(memory: NonNull<[u8]>, at: isize, bytes: usize) {
-    // SAFETY: there is memory, and it is the mistake.
+    // SAFETY: unsound on purpose: the memory is mapped, and the write is the mistake.
     unsafe { black_box(memory.cast::<u8>().offset(at)).write_bytes(0x77, bytes) };
 }
 fn first_byte(memory: NonNull<[u8]>) -> u8 {
-    // SAFETY: as in `write`.
+    // SAFETY: unsound on purpose: the memory is mapped, and the read is the mistake.
     unsafe { memory.cast::<u8>().read_volatile() }
 }
 
 #[inline(never)]
 fn the_first_free<M: Memory>(memory: M, value: NonNull<[u8]>) {
-    // SAFETY: that it stays in the table is the mistake.
+    // SAFETY: unsound on purpose: the value stays in the table, which is the mistake.
     unsafe { memory.data().deallocate(value.cast(), Layout::array::<u8>(value.len()).expect("a size")) };
     black_box(value);
 }
 #[inline(never)]
 fn the_second_free<M: Memory>(memory: M, value: NonNull<[u8]>, size: usize) {
-    // SAFETY: it is the mistake.
+    // SAFETY: unsound on purpose: the free is the mistake.
     unsafe { memory.data().deallocate(value.cast(), Layout::array::<u8>(size).expect("a size")) };
     black_box(value);
 }

@@ -14,7 +14,7 @@ fn the_library_does_what_c_programs_rely_on() {
     let dir = tempfile::tempdir().unwrap();
     let api = compiled("api.c", dir.path());
     for rseq in ["on", "off"] {
-        // What its second interval takes is nowhere for a moment, and the numbers are looked at.
+        // Reaps every minute: an earlier reap would move objects while the program compares counts.
         let output = preloaded(Command::new(&api).env("USLAB_RSEQ", rseq), "check=1,reap=60000");
         let (out, err) = (text(&output.stdout), text(&output.stderr));
         assert!(output.status.success(), "rseq {rseq}: {:?}\n{out}{err}", output.status);
@@ -41,8 +41,8 @@ fn a_library_that_is_opened_late_and_both_sides_of_an_early_fork_start_their_mal
     }
 }
 
-/// A header for `sandbox.c` of the filters in `filters.txt`, and what is to become of each of its behaviours behind each of them: the filter,
-/// the behaviour, and `well` or `-`.
+/// Returns a header for `sandbox.c` with the filters of `filters.txt`, and the expected outcome of each behaviour under each
+/// filter: filter, behaviour, and `well` or `-`.
 fn filters(data: &str) -> (String, Vec<(String, String, String)>) {
     let (mut header, mut filters, mut calls) = (String::new(), String::new(), BTreeSet::new());
     let (mut behaviours, mut outcomes): (Vec<&str>, _) = (vec![], vec![]);
@@ -98,8 +98,8 @@ fn filters(data: &str) -> (String, Vec<(String, String, String)>) {
     (header + "};\n", outcomes)
 }
 
-/// Once the first allocation read the list of CPUs, and the filter of a login server ended the program. Later the free of a mapping read the
-/// limit of addresses, `malloc_trim` issued a membarrier, and above 8 MiB a thread was started.
+/// Regression test: the first allocation read the list of CPUs, and the filter of a login server ended the program. Later,
+/// freeing a mapping read the limit on addresses, `malloc_trim` issued a membarrier, and a thread was started above 8 MiB.
 #[test]
 fn behind_filters_of_system_calls_programs_end_for_no_call_of_the_library() {
     let dir = tempfile::tempdir().unwrap();
@@ -135,7 +135,8 @@ fn behind_filters_of_system_calls_programs_end_for_no_call_of_the_library() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// A program's own `operator new` and `delete` are those of the forms that it leaves out, too: of arrays, and with a size.
+/// If a program defines only some of `operator new` and `delete`, the forms that it leaves out, for arrays and with a size, call
+/// its own ones.
 #[test]
 fn the_operators_of_cplusplus_are_the_librarys_or_the_programs_own() {
     let Some(cc) = program("c++") else { return };
@@ -155,7 +156,8 @@ fn the_operators_of_cplusplus_are_the_librarys_or_the_programs_own() {
     }
 }
 
-/// Once its `delete` waited for the loader, which ran the constructor that waited for the thread.
+/// Regression test: `delete` waited for the loader's lock, which the loader held while it ran the constructor that waited for the
+/// deleting thread.
 #[test]
 fn a_constructor_of_a_library_may_wait_for_a_thread_that_deletes() {
     let Some(cc) = program("c++") else { return };
@@ -172,7 +174,7 @@ fn a_constructor_of_a_library_may_wait_for_a_thread_that_deletes() {
     assert!(output.status.success() && out == "opened\n", "{:?} {out}{err}", output.status);
 }
 
-/// Once it aborted: C++'s library is not among those that are looked through behind this one.
+/// Regression test: it aborted, because C++'s library was not among the libraries in which symbols after this one are looked up.
 #[test]
 fn an_extension_in_cplusplus_of_a_c_program_is_told_that_there_is_no_memory() {
     let (Some(cxx), Some(cc)) = (program("c++"), program("cc")) else { return };
@@ -192,7 +194,7 @@ fn an_extension_in_cplusplus_of_a_c_program_is_told_that_there_is_no_memory() {
     }
 }
 
-/// Both libraries, with what belongs to them, as `make install` puts them; `None` where there is no `make` or no `pkg-config`.
+/// Installs both libraries with `make install`; `None` if there is no `make` or no `pkg-config`.
 fn installed() -> Option<TempDir> {
     let (make, _) = (program("make")?, program("pkg-config")?);
     let (prefix, built) = (tempfile::tempdir().unwrap(), libuslab_cache());
@@ -211,7 +213,7 @@ fn pkg_config(prefix: &Path, args: &[&str]) -> String {
     text(&output.stdout).trim().to_owned()
 }
 
-/// A C program that is compiled and linked as `pkg-config` says.
+/// A C program compiled and linked with the flags of `pkg-config`.
 fn linked(prefix: &Path, library: &str, source: &str) -> PathBuf {
     let out = prefix.join(library);
     let mut cc = Command::new("cc");
@@ -260,7 +262,7 @@ fn the_program_of_the_book_compiles_and_runs() {
     }
 }
 
-/// All of the header, under each mechanism, through each library; and where the libc registers no thread.
+/// Runs every function of the header under each mechanism, through each library, and with threads that libc does not register.
 #[test]
 fn object_caches_do_what_c_programs_rely_on() {
     let Some(prefix) = installed() else { return };
@@ -269,7 +271,7 @@ fn object_caches_do_what_c_programs_rely_on() {
         for variable in
             [("USLAB_RSEQ", "on"), ("USLAB_RSEQ", "off"), ("GLIBC_TUNABLES", "glibc.pthread.rseq=0")]
         {
-            // The library's own thread is a user, too, and `uslab_check` wants none.
+            // The library's own thread also uses memory, and `uslab_check` requires that nothing else does.
             let table =
                 printed(Command::new(&program).env("USLAB_OPTIONS", "reap=0").env(variable.0, variable.1));
             assert!(table.contains("\nolder ") && !table.contains("\nplain "), "{table}");
@@ -277,7 +279,7 @@ fn object_caches_do_what_c_programs_rely_on() {
     }
 }
 
-/// No exception passes through the allocator, whose functions are no C++.
+/// The allocator's functions are not C++, so no exception can pass through them.
 #[test]
 fn an_exception_that_leaves_a_function_of_a_cache_aborts() {
     use std::os::unix::process::ExitStatusExt;
@@ -299,7 +301,7 @@ fn an_exception_that_leaves_a_function_of_a_cache_aborts() {
     }
 }
 
-/// Once they were in none of the numbers.
+/// Regression test: no statistic counted them.
 #[test]
 fn objects_in_quarantine_count_as_cached() {
     let Some(prefix) = installed() else { return };
@@ -307,7 +309,8 @@ fn objects_in_quarantine_count_as_cached() {
     printed(Command::new(program).arg("quarantine").env("USLAB_OPTIONS", "reap=0,quarantine=4k"));
 }
 
-/// The caches' library once registered its handlers with the first cache: they held the locks while the program's own ones ran.
+/// Regression test: the caches' library registered its fork handlers with the first cache, so they held the locks while the
+/// program's older handlers ran.
 #[test]
 fn handlers_of_forks_that_are_older_than_the_first_cache_may_use_it() {
     let Some(prefix) = installed() else { return };
@@ -317,7 +320,7 @@ fn handlers_of_forks_that_are_older_than_the_first_cache_may_use_it() {
     }
 }
 
-/// Programs ask for the name with the interface's number; `pkg-config` knows the version, and so does the manual page.
+/// Programs load the library by the name with the interface's number. `pkg-config` and the manual page state the version.
 #[test]
 fn what_is_installed_belongs_together() {
     let Some(prefix) = installed() else { return };
@@ -360,7 +363,8 @@ fn the_manual_page_has_each_function_flag_and_error_of_the_header() {
     assert!(missing.is_empty(), "{missing:?}");
 }
 
-/// The header declares what the libraries have. One of them is the malloc, and the other one leaves the program its own.
+/// The header declares exactly what the libraries export. One library replaces malloc; the other leaves the program's malloc
+/// alone.
 #[test]
 fn the_header_is_what_the_libraries_have() {
     let Some(nm) = program("nm") else { return };
@@ -380,7 +384,7 @@ fn the_header_is_what_the_libraries_have() {
     assert_eq!(has(&libuslab()), expected);
 }
 
-/// Each of these ends the program, and says what was wrong.
+/// Checks that each of these calls ends the program with its message.
 fn ends_the_program(options: &str, wrong: &[(&str, &str)]) {
     use std::os::unix::process::ExitStatusExt;
     let dir = tempfile::tempdir().unwrap();
@@ -412,7 +416,8 @@ fn a_wrong_free_is_named_and_ends_the_program() {
     );
 }
 
-/// By default a free inside an object passed silently, and so did a `realloc` and a size of one.
+/// Regression test: by default a free of an address inside an object was ignored silently, and so were a `realloc` and
+/// `malloc_usable_size` of one.
 #[test]
 fn without_checked_frees_what_is_no_object_ends_the_program() {
     ends_the_program(
@@ -436,7 +441,7 @@ fn without_checked_frees_what_is_no_object_ends_the_program() {
     );
 }
 
-/// glibc's spoke of its own heap, which nobody uses.
+/// Regression test: glibc's functions reported its own heap, which was not in use.
 #[test]
 fn malloc_info_is_xml_and_malloc_stats_is_on_standard_error() {
     let dir = tempfile::tempdir().unwrap();
@@ -446,7 +451,7 @@ fn malloc_info_is_xml_and_malloc_stats_is_on_standard_error() {
     let (system, rest) = system.unwrap_or_else(|| panic!("{stats}"));
     assert!(rest.starts_with("in use bytes     = ") && rest.contains("\nTotal (incl. mmap):\n"), "{stats}");
     assert!(xml.contains(&format!("<system type=\"current\" size=\"{}\"/>", system.trim())), "{stats}{xml}");
-    // Nothing in it needs escapes; so it is well-formed if its tags are nested.
+    // The text needs no escapes, so it is well-formed if its tags are nested.
     let mut open = vec![];
     for tag in xml.split('<').skip(1).map(|tag| tag.split('>').next().unwrap()) {
         match tag.strip_prefix('/') {
@@ -459,7 +464,7 @@ fn malloc_info_is_xml_and_malloc_stats_is_on_standard_error() {
     assert!(xml.contains("<total type=\"mmap\" count=\"1\" size=\"9437184\"/>"), "{xml}");
 }
 
-/// Mappings above 4 MiB once came on top of the limit.
+/// Regression test: mappings above 4 MiB did not count towards the limit.
 #[test]
 fn a_limit_holds_for_mappings_too() {
     let dir = tempfile::tempdir().unwrap();
@@ -471,7 +476,7 @@ fn a_limit_holds_for_mappings_too() {
     }
 }
 
-/// Its `free` was glibc's, which knows nothing of what the program has allocated.
+/// Regression test: it called glibc's `free`, which does not know the program's allocations.
 #[test]
 fn a_library_that_is_opened_with_deepbind_frees_here() {
     let dir = tempfile::tempdir().unwrap();
@@ -479,7 +484,7 @@ fn a_library_that_is_opened_with_deepbind_frees_here() {
     cc.args(["-O1", "-shared", "-fPIC", "-o"]).arg(dir.path().join("libdeepbind.so"));
     cc.arg(workspace().join("tests/programs/preload/deepbind_library.c"));
     assert!(cc.status().expect("a C compiler").success());
-    // By its name alone it is found through the program's `RUNPATH`, for which `dlopen` looks at its caller.
+    // The library is found by its name alone, through the program's `RUNPATH`: `dlopen` uses the one of its caller.
     let mut cc = Command::new("cc");
     cc.args(["-O1", "-o"]).arg(dir.path().join("program"));
     cc.arg(workspace().join("tests/programs/preload/deepbind.c")).arg("-ldl");
@@ -490,7 +495,8 @@ fn a_library_that_is_opened_with_deepbind_frees_here() {
     assert!(output.status.success() && out == "freed\n", "{:?} {out}{err}", output.status);
 }
 
-/// How many system calls a program makes under a library or, if its name is empty, without; `None` if nothing may be traced.
+/// The number of system calls that a program makes under a library, or without one if its name is empty; `None` if tracing is not
+/// allowed.
 fn system_calls(counter: &Path, library: &Path, program: &[&OsStr]) -> Option<u32> {
     let output = Command::new(counter).arg(library).args(program).output().unwrap();
     let said = text(&output.stdout);
@@ -501,8 +507,9 @@ fn system_calls(counter: &Path, library: &Path, program: &[&OsStr]) -> Option<u3
     Some(said.trim().parse().unwrap_or_else(|_| panic!("{said}{}", text(&output.stderr))))
 }
 
-/// It took 423 in all: each of 52 magazine layers had a mapping and a commit, and each of 268 allocations of the start a call for the
-/// process's number. Later it took 80 more than without the library, 20 of them for two libraries that it no longer needs.
+/// Regression test: it took 423 calls. Each of 52 magazine layers had a mapping and a commit, and each of 268 allocations at the
+/// start asked for the process id. Later it took 80 more than without the library; 20 of them loaded two libraries that are not
+/// needed any more.
 #[test]
 fn a_start_takes_few_system_calls() {
     let [counts, allocates] = [(); 2].map(|()| tempfile::tempdir().unwrap());
@@ -513,13 +520,13 @@ fn a_start_takes_few_system_calls() {
     say(&format!(
         "preload: {with} system calls of a program that allocates once, {without} without the library"
     ));
-    // A group of processes and each one above it are up to six calls. The unwinder is eleven if gcc's archive is not there.
+    // A process group and each group above it take up to six calls. The unwinder takes eleven without gcc's archive.
     let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let deepest = groups.lines().map(|line| line.matches('/').count()).max().unwrap_or(0) as u32;
     assert!(with - without <= 40 + 6 * deepest + 11, "{with} and {without}: {groups}");
 }
 
-/// 64 bytes took 66 of memory already. The rest is the fixed cost of a process.
+/// An object of 64 bytes takes about 66 bytes of memory. The rest of what is measured is the fixed cost of a process.
 #[test]
 fn a_small_process_has_little_memory_besides_its_objects() {
     let dir = tempfile::tempdir().unwrap();
@@ -528,7 +535,7 @@ fn a_small_process_has_little_memory_besides_its_objects() {
         text(&output.stdout).split_whitespace().map(|kib| kib.parse().unwrap()).collect()
     };
     let without = kib(Command::new(&program).output().unwrap());
-    // Of a huge page most would be none of the objects.
+    // A huge page would be mostly unused, so huge pages are off.
     let with = kib(preloaded(&mut Command::new(&program), "check=0,huge_pages=never"));
     let ratios = |kib: &[u32]| {
         [(1, 10_000), (2, 100_000)].map(|(at, n)| f64::from(kib[at] - kib[0]) / f64::from(n * 64 / 1024))
@@ -558,14 +565,14 @@ fn the_table_is_printed_at_the_end_and_wrong_options_are_named() {
     assert!(quiet.stderr.is_empty(), "{}", text(&quiet.stderr));
 }
 
-/// A limit that the process set had no effect on small memory, and left nothing for threads and mappings; one that was there
-/// before left half of itself.
+/// Regression test: a limit that the process set had no effect on small memory, and left nothing for threads and mappings. Of a
+/// limit that was set before the start, half was left unused.
 #[test]
 fn a_limit_on_addresses_leaves_most_of_itself_to_memory_and_some_to_others() {
     let dir = tempfile::tempdir().unwrap();
     let program = compiled("limit.c", dir.path());
     for mib in [256, 512] {
-        // Not checked, which takes an eighth.
+        // Checks are off: they take an eighth of the memory.
         let by_itself = preloaded(Command::new(&program).arg(mib.to_string()), "check=0");
         let shell = format!("ulimit -v {} && exec \"$0\"", mib << 10);
         let before = preloaded(Command::new("sh").args(["-c", &shell]).arg(&program), "check=0");
@@ -578,13 +585,13 @@ fn a_limit_on_addresses_leaves_most_of_itself_to_memory_and_some_to_others() {
     }
 }
 
-/// Pages took three quarters of the limit when they started: 22 threads and 648 blocks were left of 109 and 841 that the C library's
-/// malloc leaves.
+/// Regression test: pages reserved three quarters of the limit at the start. 22 threads and 648 blocks were possible; with the C
+/// library's malloc, 109 and 841.
 #[test]
 fn under_a_limit_on_addresses_threads_have_their_stacks_and_then_blocks_the_same_addresses() {
     let dir = tempfile::tempdir().unwrap();
     let program = compiled("addresses.c", dir.path());
-    // With tags, too, which are an eighth of the slabs.
+    // Also with tags, which take an eighth of the slabs.
     for options in ["check=0", "check=1"] {
         let mut shell = Command::new("sh");
         let output = preloaded(shell.args(["-c", "ulimit -v 900000 && exec \"$0\""]).arg(&program), options);
@@ -596,13 +603,13 @@ fn under_a_limit_on_addresses_threads_have_their_stacks_and_then_blocks_the_same
     }
 }
 
-/// Of mappings that a process may have.
+/// The most mappings that a process may have.
 fn most_mappings() -> usize {
     std::fs::read_to_string("/proc/sys/vm/max_map_count").unwrap().trim().parse().unwrap()
 }
 
-/// Each guard was a mapping that stayed one for ever, and each large block another: 4,159 in a heap of half a GiB, with no bound. Tags of
-/// freed slabs stayed, an eighth of the heap at its largest.
+/// Regression test: each guard was a mapping that was never removed, and so was each large block: 4,159 in a heap of half a GiB,
+/// without a bound. Tags of freed slabs also stayed, an eighth of the heap at its largest.
 #[test]
 fn a_hardened_heap_has_a_bounded_number_of_mappings_and_gives_its_memory_back() {
     let dir = tempfile::tempdir().unwrap();
@@ -618,7 +625,7 @@ fn a_hardened_heap_has_a_bounded_number_of_mappings_and_gives_its_memory_back() 
     }
 }
 
-/// Once nothing could be mapped any more, and what was to be unmapped stayed for ever.
+/// Regression test: no further mapping was possible, and memory that could not be unmapped stayed for ever.
 #[test]
 fn a_hardened_program_that_has_all_the_mappings_it_may_goes_on_without_guards() {
     let most = most_mappings();
@@ -651,7 +658,8 @@ fn a_child_of_vfork_that_limits_its_addresses_takes_none_of_its_parents() {
     assert_eq!(text(&output.stdout), "100\n", "{:?} {}", output.status, text(&output.stderr));
 }
 
-/// It may lie where the pages' range was cut off: once the free took it for a page, and so for corruption.
+/// Large memory may get addresses that were cut off from the pages' range. Regression test: its free mistook it for a page, and
+/// reported corruption.
 #[test]
 fn large_memory_where_addresses_of_pages_were_is_freed_as_any() {
     let Some(python) = python() else { return };
@@ -670,7 +678,7 @@ fn large_memory_where_addresses_of_pages_were_is_freed_as_any() {
     }
 }
 
-/// Once it cost all addresses that pages had left, and nothing new was had from then on.
+/// Regression test: such a request used up all addresses that pages had left, and later allocations failed.
 #[test]
 fn a_request_beyond_the_limit_on_addresses_takes_nothing_from_others() {
     let Some(python) = python() else { return };
@@ -682,7 +690,7 @@ except MemoryError: print('refused', len([bytes(1000) for _ in range(100000)]))"
     assert_eq!(text(&output.stdout), "refused 100000\n", "{:?} {}", output.status, text(&output.stderr));
 }
 
-/// Once the table went into whatever the program had opened under that number.
+/// Regression test: the table was written to whatever file the program had opened under that descriptor.
 #[test]
 fn what_is_said_at_the_end_goes_to_no_file_of_the_programs() {
     let folder = tempfile::tempdir().unwrap();
@@ -695,7 +703,7 @@ fn what_is_said_at_the_end_goes_to_no_file_of_the_programs() {
     }
 }
 
-/// What the pages' range holds of the limit is had by large memory, and some is left.
+/// Large memory can use the part of the limit that the pages' range only reserves, and some is left.
 #[test]
 fn under_a_limit_on_addresses_memory_above_four_mib_takes_what_is_only_reserved() {
     let Some(python) = python() else { return };

@@ -1,4 +1,4 @@
-//! The numbers of a running program, on a signal.
+//! Dumps of a running program's statistics, requested by a signal.
 
 #[path = "../../kit/exposition.rs"]
 mod exposition;
@@ -10,12 +10,12 @@ use std::process::{Command, Output, Stdio};
 use uslab_sim::flame::{Flame, Stack};
 use uslab_tests::libuslab;
 
-/// What `dump.c` was told to write, and what it said.
+/// The file that `dump.c` wrote, and the program's output.
 fn dump(how: &str, ending: &str) -> (Option<String>, Output) {
     let dir = tempfile::tempdir().unwrap();
     let mut program = Command::new(compiled("dump.c", dir.path()));
     program.arg(how).arg(dir.path()).arg(ending);
-    // A sample of the guard is in no cache.
+    // Objects that the guard samples are in no cache, so the guard is off.
     let options = format!("guard=0,dump={}/out.%p.{ending}", dir.path().display());
     let output = preloaded(&mut program, &options);
     let mut left = std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().path());
@@ -46,7 +46,7 @@ fn on_a_signal_the_numbers_are_written_whole_in_the_format_that_the_name_asks_fo
     }
 }
 
-/// A heap profile of `dump.c` in a file, a sample a byte, and what the program printed.
+/// A heap profile of `dump.c` in a file, with a sample for each byte, and the program's output.
 fn profile(dir: &Path, how: &str, ending: &str) -> (PathBuf, String) {
     let mut program = Command::new(compiled("dump.c", dir));
     program.arg(how).arg(dir).arg(ending);
@@ -57,8 +57,8 @@ fn profile(dir: &Path, how: &str, ending: &str) -> (PathBuf, String) {
     (left.find(|path| path.to_string_lossy().ends_with(ending)).unwrap(), text(&output.stdout))
 }
 
-/// The file has places of code; the names are looked up afterwards. The thousand objects that `main` holds are there, and not one more or
-/// less, and no function of the library is innermost.
+/// The file has code addresses; names are looked up afterwards. It holds exactly the thousand objects of `main`, and the
+/// innermost function of a stack is never the library's.
 #[test]
 fn on_a_signal_the_heap_profile_names_who_holds_what() {
     for ending in ["folded", "pb.gz"] {
@@ -74,7 +74,7 @@ fn on_a_signal_the_heap_profile_names_who_holds_what() {
     }
 }
 
-/// Once a dump of 300 stacks took 40 MiB, because it read the debug information of all files.
+/// Regression test: a dump of 300 stacks took 40 MiB, because it read the debug information of all files.
 #[test]
 fn a_dump_of_many_stacks_takes_little_memory() {
     for ending in ["folded", "pb.gz"] {
@@ -91,7 +91,7 @@ fn a_dump_of_many_stacks_takes_little_memory() {
     }
 }
 
-/// Neither the file of a temporary name nor a part of the dump is left.
+/// Neither the temporary file nor a part of the dump remains.
 #[test]
 fn a_profile_that_cannot_be_written_is_one_line_and_no_file() {
     for (options, error) in [
@@ -132,7 +132,7 @@ fn a_program_keeps_its_signal_its_forks_and_its_count_of_threads() {
     let mut plain = Command::new(&program);
     let output = preloaded(plain.args(["none", ".", "."]), "check=1");
     assert_eq!((text(&output.stdout).as_str(), output.stderr.is_empty()), ("1\n", true));
-    // Whoever starts it has the signal ignored.
+    // The parent process has set the signal to be ignored.
     let mut ignoring = Command::new("sh");
     ignoring.args(["-c", "trap '' USR2; exec \"$0\" none . ."]).arg(&program);
     let output = preloaded(&mut ignoring, "dump=/tmp/none");

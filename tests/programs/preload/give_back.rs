@@ -1,4 +1,4 @@
-//! Memory that a program freed goes back to the system while the program waits, and calls nothing.
+//! Memory that a program freed is returned to the system while the program waits and calls nothing.
 
 use super::{compiled, say};
 use std::fmt::Write as _;
@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use uslab_tests::{ControlGroup, libuslab, server};
 
-/// As long as anything is waited for, in tenths of a second.
+/// The most time to wait for anything, in tenths of a second.
 const PATIENCE: u32 = 600;
 const KEYS: usize = 30_000;
 
@@ -21,7 +21,7 @@ impl Drop for Ended {
 }
 
 impl Ended {
-    /// Resident KiB.
+    /// Resident memory in KiB.
     fn resident(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.0.id())).unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
@@ -34,7 +34,7 @@ impl Ended {
     }
 }
 
-/// The example server with `Box` for its memory: that is, on the malloc of the library. Keys of mixed sizes come and go.
+/// The example server with `Box` for its memory, so on the library's malloc. Keys of mixed sizes are set and deleted.
 #[test]
 fn a_server_gives_back_what_its_clients_deleted() {
     let mut command = Command::new(server());
@@ -84,13 +84,13 @@ fn a_server_gives_back_what_its_clients_deleted() {
     assert!(now <= peak / 4, "{now} KiB of {peak} are left");
 }
 
-/// The library's thread does not keep a process alive that has no other.
+/// The library's thread does not keep a process alive that has no other thread.
 #[test]
 fn a_program_ends_with_its_last_thread() {
     let dir = tempfile::tempdir().unwrap();
     let program = compiled("last_thread.c", dir.path());
     let dump = format!("dump={}/numbers.json", dir.path().display());
-    // The thread of dumps once waited for ever, and the reaper for that one.
+    // Regression test: the thread of dumps waited for ever, and the reaper waited for it.
     let both = format!("{dump},reap=500");
     for (options, threads) in [("", "0"), ("reap=500", "1"), (dump.as_str(), "1"), (both.as_str(), "2")] {
         let mut program = Command::new(&program);
@@ -105,7 +105,7 @@ fn a_program_ends_with_its_last_thread() {
     }
 }
 
-/// Once 63 MiB of 100 stayed, and the kernel ended the program.
+/// Regression test: 63 MiB of 100 were not returned, and the kernel killed the program.
 #[test]
 fn in_a_small_control_group_most_of_what_was_freed_goes_back() {
     let dir = tempfile::tempdir().unwrap();
@@ -114,7 +114,7 @@ fn in_a_small_control_group_most_of_what_was_freed_goes_back() {
         let Some(group) = ControlGroup::new(mib << 20) else {
             return say("preload: skipped the control group: this process may make none");
         };
-        // Three fifths, twice.
+        // Allocates three fifths of the limit, twice.
         let mut command = group.command(&program, Some(&libuslab()));
         command.arg((mib * 3 / 5).to_string());
         let output = command.env_remove("USLAB_OPTIONS").output().unwrap();

@@ -1,7 +1,7 @@
-//! Programs under `libuslab.so`: what C programs rely on, and real programs, whose output must be what it is without it.
+//! Programs under `libuslab.so`: what C programs rely on, and real programs, whose output must be the same as without it.
 //!
-//! `USLAB_PRELOAD=full` adds python's own tests of what allocates most, and more load on servers. A program that the
-//! machine does not have is named on standard output with the reason.
+//! `USLAB_PRELOAD=full` adds python's own tests of what allocates most, and more load on servers. If the machine lacks a program,
+//! standard output names it with the reason.
 
 mod contract;
 mod dump;
@@ -24,7 +24,7 @@ pub(crate) fn preloaded(command: &mut Command, options: &str) -> Output {
     command.env("LD_PRELOAD", libuslab()).env("USLAB_OPTIONS", options).output().expect("it starts")
 }
 
-/// With the library, or without it.
+/// Runs the command with the library or without it.
 fn run(command: &mut Command, with: bool) -> Output {
     match with {
         true => preloaded(command, "check=1"),
@@ -36,7 +36,7 @@ pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Past libtest's capture.
+/// Prints past libtest's capture.
 pub(crate) fn say(line: &str) {
     let _ = std::io::stdout().write_all(format!("{line}\n").as_bytes());
 }
@@ -45,10 +45,10 @@ pub(crate) fn full() -> bool {
     std::env::var("USLAB_PRELOAD").as_deref() == Ok("full")
 }
 
-/// The program of that name, if the machine has it.
+/// The path of the program called `name`, if the machine has it.
 fn program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
-    // Servers lie where only root looks.
+    // Servers are in directories that only root has in its `PATH`.
     let dirs = std::env::split_paths(&path).chain(["/usr/sbin".into()]);
     let found = dirs.map(|dir| dir.join(name)).find(|file| file.is_file());
     if found.is_none() {
@@ -57,7 +57,7 @@ fn program(name: &str) -> Option<PathBuf> {
     found
 }
 
-/// The same with the library and without, and not nothing.
+/// Checks that the output is the same with the library and without, and not empty.
 #[track_caller]
 fn same(name: &str, command: impl Fn() -> Command) {
     let without = run(&mut command(), false);

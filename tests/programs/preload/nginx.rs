@@ -1,4 +1,4 @@
-//! nginx: processes forked from one that has allocated, each with threads that read files.
+//! nginx: processes forked from one that has allocated; each has threads that read files.
 
 use super::server::Server;
 use super::{command, full, preloaded, program, say, text};
@@ -9,14 +9,15 @@ use std::path::Path;
 
 const WORKERS: usize = 3;
 
-/// Plain, packed, put together of parts, and all that once more through a proxy.
+/// Plain files, compressed ones, pages composed of parts, and all of these again through a proxy.
 const PATHS: &[&str] =
     &["/small", "/middle", "/large", "/parts.shtml", "/again/middle", "/again/large", "/again/parts.shtml"];
 
 fn configuration(port: u16, dir: &Path) -> String {
-    // Workers must be able to read a directory that is its owner's alone.
+    // As root, workers run as root too: otherwise they could not read a directory with access for its owner
+    // only.
     let user = if dir.metadata().unwrap().uid() == 0 { "user root;" } else { "" };
-    // A request that wrk left in the middle keeps its worker for a minute otherwise.
+    // A request that wrk abandons would otherwise keep its worker for a minute.
     format!(
         "{user} daemon off; pid pid; error_log error.log notice; worker_processes {WORKERS}; thread_pool default threads=4; worker_shutdown_timeout 2s;
         events {{ worker_connections 512; }}
@@ -33,7 +34,7 @@ fn configuration(port: u16, dir: &Path) -> String {
     )
 }
 
-/// The first line and the body; the other lines bear dates.
+/// The status line and the body; the other header lines contain dates.
 fn get(port: u16, path: &str, more: &str) -> Vec<u8> {
     let mut answer = vec![];
     let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
@@ -55,7 +56,7 @@ fn answers(nginx: &Path, wrk: &Path, with: bool) -> Vec<Vec<u8>> {
     }
     let parts = "<!--#include virtual=\"/small\" --> <!--#include virtual=\"/middle\" -->".repeat(5);
     std::fs::write(dir.join("files/parts.shtml"), parts).unwrap();
-    // Free a moment ago.
+    // A port that was free a moment ago.
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     std::fs::write(dir.join("conf"), configuration(port, dir)).unwrap();
     let nginx = |more: &[&str]| {
@@ -103,7 +104,7 @@ fn answers(nginx: &Path, wrk: &Path, with: bool) -> Vec<Vec<u8>> {
         say(&format!("preload: nginx: {requests} requests of wrk, none failed"));
     }
     assert!(all() == bodies, "other answers after the load");
-    // Workers are forked anew from a process that has let go a whole configuration.
+    // New workers are forked from a process that has freed a whole configuration.
     assert!(nginx(&["-s", "reload"]).status().unwrap().success());
     let log = || std::fs::read_to_string(dir.join("error.log")).unwrap();
     server.wait_until("workers are replaced", || {

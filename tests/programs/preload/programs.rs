@@ -1,4 +1,4 @@
-//! Programs that answer and end.
+//! Programs that print a result and exit.
 
 use super::{command, full, preloaded, program, run, same, say, text};
 use uslab_tests::workspace;
@@ -43,7 +43,7 @@ fn git_answers_the_same() {
     quietly(&["fsck", "--full"]);
     same("git log", || in_dir(&["log", "--stat", "--patch", "--format=%s %T"]));
     same("git blame", || in_dir(&["blame", "-s", "file3"]));
-    // By packs, as over a network: the default copies the files of a directory.
+    // Clones through packs, as over a network: the default copies the files of a directory.
     let clone = |to: &str| in_dir(&["clone", "--quiet", "--no-local", ".", to]);
     for (to, with) in [("with", true), ("without", false)] {
         let output = run(&mut clone(to), with);
@@ -78,7 +78,8 @@ fn perl_and_the_shell_answer_the_same() {
     }
 }
 
-/// It opens its extensions with `RTLD_DEEPBIND`, and crashed: what it allocated was freed by glibc.
+/// Regression test: it opens its extensions with `RTLD_DEEPBIND`, and crashed, because glibc freed what the
+/// library had allocated.
 #[test]
 fn php_answers_the_same() {
     let Some(php) = program("php") else { return };
@@ -89,7 +90,7 @@ fn php_answers_the_same() {
     same("php", || command(&php, &["-r", script]));
 }
 
-/// It says how long it took, so not the same each time; what it allocates it verifies.
+/// Its output contains times, so it differs from run to run; it verifies the memory that it allocates.
 #[test]
 fn stress_ng_verifies_its_memory() {
     let Some(stress) = program("stress-ng") else { return };

@@ -1,10 +1,10 @@
-//! Python: a program of threads and forks, and its own tests.
+//! Python: a program with threads and forks, and python's own tests.
 
 use super::{command, full, preloaded, program, same, say, text};
 use std::path::PathBuf;
 use std::process::Command;
 
-/// The python behind whatever launcher there is.
+/// The path of the real interpreter: `python3` may be a launcher.
 pub(crate) fn python() -> Option<PathBuf> {
     let output = Command::new(program("python3")?).args(["-c", "import sys; print(sys.executable)"]).output();
     Some(text(&output.ok()?.stdout).trim().into())
@@ -42,7 +42,7 @@ except MemoryError: print('no memory')
 ";
     let own_malloc = || {
         let mut python = command(&python, &["-c", script]);
-        // All of it by malloc, not by python's own arenas.
+        // Python allocates everything with malloc instead of its own arenas.
         python.env("PYTHONMALLOC", "malloc");
         python
     };
@@ -50,7 +50,7 @@ except MemoryError: print('no memory')
     same("python3, all by malloc", own_malloc);
 }
 
-/// Python's own tests: those that allocate much, in many sizes, from threads and across forks.
+/// Python's own tests that allocate much, in many sizes, from threads and across forks.
 const PYTHON_TESTS: &[&str] = &[
     "test_list",
     "test_dict",
@@ -97,7 +97,8 @@ fn pythons_own_tests_pass() {
         return say("preload: skipped python's own tests: USLAB_PRELOAD=full runs them");
     }
     let Some(python) = python() else { return };
-    // Python imports from where it starts: somebody's file named as one of its modules would be taken for that.
+    // Python imports from the directory in which it starts, so a file there with the name of a module would
+    // be imported. An empty directory has none.
     let folder = tempfile::tempdir().unwrap();
     let (mut same, mut other) = (0, vec![]);
     for test in PYTHON_TESTS {
@@ -111,7 +112,7 @@ fn pythons_own_tests_pass() {
             same += 1;
             continue;
         }
-        // Some fail on some machines whatever the malloc.
+        // Some of them fail on some machines with any malloc.
         let without = run().output().expect("it starts");
         let tail: String =
             text(&with.stdout).lines().rev().take(15).map(|line| format!("    {line}\n")).collect();

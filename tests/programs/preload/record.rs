@@ -1,4 +1,4 @@
-//! Recordings of programs, and what `uslab replay` makes of them.
+//! Recordings of programs, and their replays by `uslab replay`.
 
 use super::{compiled, preloaded, say, text};
 use serde_json::Value;
@@ -9,7 +9,7 @@ use std::process::{Command, Output, Stdio};
 use uslab_sim::trace::{Facts, Recorded, Recording, Tables};
 use uslab_tests::{compiled_from, libuslab};
 
-/// Bytes of a recording's header, and of a record.
+/// Sizes of a recording's header and of a record, in bytes.
 const HEADER: usize = 64;
 const RECORD: usize = 24;
 
@@ -26,7 +26,7 @@ impl Recorder {
     fn file(&self) -> PathBuf {
         self.dir.path().join("rec")
     }
-    /// Runs the program, which succeeds, and says nothing.
+    /// Runs the program, which must succeed and print nothing.
     fn run(&self, args: &[&str], more: &str) -> PathBuf {
         let file = self.file();
         let options = format!("record={}{more}", file.display());
@@ -34,7 +34,7 @@ impl Recorder {
         assert!(output.status.success() && output.stderr.is_empty(), "{args:?}: {output:?}");
         file
     }
-    /// All recordings but the first.
+    /// All recordings except the first.
     fn others(&self) -> Vec<PathBuf> {
         let entries = std::fs::read_dir(self.dir.path()).unwrap().map(|entry| entry.unwrap().path());
         let mut others: Vec<_> =
@@ -44,7 +44,7 @@ impl Recorder {
     }
 }
 
-/// What the trace's reader says of a file, and what the file says of itself.
+/// The trace reader's facts of a file, and the file's own counts.
 fn facts(file: &Path) -> (Facts, Recorded) {
     let mut ops = Recording::open(file).unwrap().resolve(None).unwrap();
     while ops.next_op().unwrap().is_some() {}
@@ -53,7 +53,7 @@ fn facts(file: &Path) -> (Facts, Recorded) {
     (facts, recorded)
 }
 
-/// No address is handed out twice without a free between, nothing is freed that is not there.
+/// Checks that no address is allocated twice without a free between, and that no address is freed that is not allocated.
 #[track_caller]
 fn in_order(facts: &Facts) {
     let objects = &facts.objects;
@@ -71,21 +71,21 @@ fn replayed(file: &Path) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// Of `counts` in `record.c`, by class: allocations, frees, and what is left.
+/// Expected counts of `counts` in `record.c`, by class: allocations, frees, and objects left.
 const COUNTS: [(&str, [u64; 3]); 8] = [
-    // Of 0 bytes.
+    // Sizes of 0.
     ("kmalloc-16", [5, 0, 5]),
-    // Of 20, reallocated to nothing.
+    // Size 20, reallocated to 0.
     ("kmalloc-32", [1, 1, 0]),
-    // Of 100; of 65 aligned to 64, which an object of 96 is not.
+    // Size 100, and 65 aligned to 64, which the class of 96 is not.
     ("kmalloc-128", [103, 40, 63]),
     // `new` and `delete` of 200.
     ("kmalloc-256", [6, 3, 3]),
-    // Ten times 50.
+    // Size 50, ten times.
     ("kmalloc-512", [7, 0, 7]),
-    // Of 1000, reallocated in place to 1010, and then away.
+    // Size 1000, reallocated in place to 1010, then moved.
     ("kmalloc-1k", [1, 1, 0]),
-    // To here; and of 8 aligned to a page.
+    // The class to which that object moved; and size 8 aligned to a page.
     ("kmalloc-4k", [3, 2, 1]),
     ("kmalloc-large", [2, 1, 1]),
 ];
@@ -95,7 +95,7 @@ fn a_replay_of_a_recording_has_the_programs_counts_and_its_live_bytes() {
     for rseq in ["", "off"] {
         let recorder = Recorder::new();
         let file = recorder.file();
-        // Without the library's thread, for which the C library allocates, and without samples, which do not grow.
+        // Without the library's thread, for which the C library allocates, and without samples, which do not grow in place.
         let options = format!("record={},reap=0,guard=0", file.display());
         let output =
             preloaded(Command::new(&recorder.program).arg("counts").env("USLAB_RSEQ", rseq), &options);
@@ -133,7 +133,7 @@ fn a_replay_of_a_recording_has_the_programs_counts_and_its_live_bytes() {
         let page = text(&replay(&file, &[]).stdout);
         assert!(page.lines().nth(1).unwrap().starts_with("Recorded: program, process "), "{page}");
     }
-    // Without the option there is no file.
+    // Without the option no file is created.
     let recorder = Recorder::new();
     preloaded(Command::new(&recorder.program).arg("counts"), "check=1");
     assert_eq!(std::fs::read_dir(recorder.dir.path()).unwrap().count(), 1, "the program alone");
@@ -145,7 +145,7 @@ fn an_address_is_taken_for_an_allocation_behind_its_free_whatever_threads_do() {
     let (facts, recorded) = facts(&recorder.run(&["threads", "100000"], ""));
     in_order(&facts);
     let objects = &facts.objects;
-    // What the C library keeps of its threads is all that is left, and beside what they ask for.
+    // The objects left are those that the C library keeps for its threads, in addition to what the threads request.
     let left = objects.allocs - objects.frees;
     assert!(left < 20, "{left}");
     let first: u64 = facts
@@ -159,12 +159,12 @@ fn an_address_is_taken_for_an_allocation_behind_its_free_whatever_threads_do() {
     assert!(facts.by_cpu.len() <= 2048 && facts.by_cpu.values().sum::<u64>() == facts.total);
 }
 
-/// However it is made: a bare system call runs no handlers.
+/// This holds for every way to fork: a bare system call runs no fork handlers.
 #[test]
 fn the_child_of_a_fork_has_a_recording_of_its_own() {
     for how in ["fork", "clone"] {
         let recorder = Recorder::new();
-        // The child goes to another directory first.
+        // The child first changes its directory.
         let mut program = Command::new(&recorder.program);
         let output = preloaded(program.arg(how).current_dir(recorder.dir.path()), "record=rec");
         assert!(output.status.success() && output.stderr.is_empty(), "{how}: {output:?}");
@@ -194,7 +194,7 @@ fn a_recording_that_is_there_stays_and_a_program_that_is_started_has_its_own() {
     assert_eq!((first.0.total, others.len()), (6, 1), "{others:?}");
     let second = facts(&others[0]);
     assert_eq!((second.0.total, second.1.process, second.1.parent), (10, first.1.process, None));
-    // Now all names are taken but the third, and a directory that the program leaves is the file's.
+    // All names except the third are taken now, and the program leaves its directory: the file stays in the first one.
     std::fs::write(recorder.file(), "mine").unwrap();
     let mut moved = Command::new(&recorder.program);
     let output = preloaded(moved.args(["chdir", "100000"]).current_dir(recorder.dir.path()), "record=rec");
@@ -218,11 +218,11 @@ fn what_a_killed_program_leaves_is_a_prefix() {
     assert_eq!(line, "go\n");
     let (facts, recorded) = facts(&recorder.file());
     assert!(facts.total > 40_000, "{} {recorded:?}", facts.total);
-    // One for each thread at most. Who waits for the file to grow has its place behind the end.
+    // At most one for each thread: a thread that waits for the file to grow has its place reserved behind the end.
     let under_way = recorded.unwritten + recorded.lost;
     assert!(under_way <= 5, "{recorded:?}");
-    // What another thread did with the same address afterwards may be written: then a call before it is missing, or two where that was
-    // a reallocation.
+    // A later operation of another thread on the same address may already be in the file. Then a call before it is missing, or
+    // two if that was a reallocation.
     let objects = &facts.objects;
     let missed = objects.hidden_allocs + objects.hidden_frees + objects.pre_trace_frees;
     assert!(missed <= 2 * under_way, "{objects:?} {recorded:?}");
@@ -246,7 +246,7 @@ fn what_is_beyond_the_limit_is_counted_and_nothing_else_lost() {
     );
 }
 
-/// Once it ended the recording, or there was none.
+/// Regression test: the signal ended the recording, or there was none.
 #[test]
 fn a_signal_that_comes_while_the_file_grows_changes_nothing() {
     let dir = tempfile::tempdir().unwrap();
@@ -294,7 +294,7 @@ fn a_recording_that_cannot_be_is_named_and_the_program_goes_on() {
         assert!(output.status.success(), "{output:?}");
         text(&output.stderr)
     };
-    // Once, and not by the child.
+    // The message appears once, and not from the child.
     let missing =
         "uslab: record `/nowhere/rec`: No such file or directory (os error 2); nothing is recorded\n";
     assert_eq!(run("record=/nowhere/rec"), missing);
@@ -326,7 +326,7 @@ fn a_recording_is_read_compressed_and_one_that_is_cut_or_of_another_format_is_re
         assert!(packed.len() < whole.len() / 2);
         assert_eq!(facts(&part(&packed)).0.total, 2000);
     }
-    // To the last record, and not behind it.
+    // The reader uses the file up to the last record, and nothing behind it.
     let used = HEADER + 2000 * RECORD;
     assert_eq!(facts(&part(&whole[..used])).0.total, 2000);
     let with = |at: usize, byte: u8| {

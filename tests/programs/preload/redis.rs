@@ -1,4 +1,4 @@
-//! redis-server: threads, forks that copy on write, memory that it measures by `malloc_usable_size`.
+//! redis-server: threads, forks with copy-on-write, and memory that it measures with `malloc_usable_size`.
 
 use super::server::Server;
 use super::{command, full, program, run, say, text};
@@ -15,7 +15,8 @@ struct Redis {
 }
 
 impl Redis {
-    /// Loads what a server before it saved in `dir`. So many threads read and answer.
+    /// Starts a server with the data that a previous one saved in `dir`. `threads` threads read and answer
+    /// requests.
     fn start(redis: &Path, cli: &Path, dir: &Path, threads: usize, with: bool) -> Self {
         let socket = dir.join("socket");
         let settings = "--port 0 --save  --appendonly no --io-threads-do-reads yes --enable-debug-command yes \
@@ -31,7 +32,8 @@ impl Redis {
         redis
     }
 
-    /// Sends commands, one a line, by a program with the same malloc: what the server answers.
+    /// Returns a function that sends `commands`, one on each line, by a client with the same malloc, and
+    /// returns the answers.
     fn asker(&self, commands: &str) -> impl Fn() -> String + use<> {
         let file = tempfile::NamedTempFile::new_in(&self.dir).unwrap();
         std::fs::write(&file, commands).unwrap();
@@ -60,14 +62,14 @@ xadd stream:FEW SIZE-I name VALUE.
 pfadd seen:FEW I
 geoadd places FEW SOME place:I
 ";
-/// For some: values that go.
+/// For some keys: values that are removed.
 const SOME: &str = "
 lpop list:SOME
 unlink key:HALF
 zpopmin sorted:FEW
 hdel hash:FEW field:HALF
 ";
-/// Questions; nothing whose answer hangs on a clock, a seed, or memory.
+/// Queries whose answers do not depend on a clock, a seed, or memory.
 const FEW: &str = "
 sort set:FEW alpha
 zrange sorted:FEW 0 -1 withscores
@@ -79,7 +81,7 @@ lrange list:FEW 0 -1
 bitcount hole:FEW
 debug digest-value set:FEW
 ";
-/// Large ones; the last line is a digest of all keys and values.
+/// Large queries; the last answer is a digest of all keys and values.
 const LAST: &str = r#"
 sunionstore all set:0 set:1 set:2 set:3
 zunionstore both 2 sorted:1 sorted:2
@@ -90,14 +92,14 @@ unlink stream:3 text:3 hash:3
 dbsize
 debug digest
 "#;
-/// Leaves the same, however often.
+/// Changes that have the same result however often they run.
 const CHANGE: &str = "
 set key:I VALUE
 setrange text:FEW SIZE x
 hset hash:FEW field:I x
 ";
 
-/// For key `i`.
+/// The commands `of` for key `i`.
 fn commands(of: &str, i: usize) -> String {
     let number = |n: usize| n.to_string();
     of.replace("VALUE", &"0123456789abcdef".repeat(i * 37 % 251))
@@ -120,7 +122,7 @@ struct Load {
     threads: usize,
 }
 
-/// What all that answers, on one malloc.
+/// The answers to all commands, on one malloc.
 fn answers(programs: [&Path; 3], load: &Load, with: bool) -> String {
     let [redis, cli, benchmark] = programs;
     let dir = tempfile::tempdir().unwrap();
@@ -130,7 +132,7 @@ fn answers(programs: [&Path; 3], load: &Load, with: bool) -> String {
     assert!(said.len() > 50_000 && before.len() == 41 && said.contains(&before), "{said}");
     assert!(!said.contains("ERR") && !said.contains("WRONGTYPE"), "{said}");
 
-    // A child writes what was there when it was forked, slowly, while the parent changes all of it.
+    // The child slowly writes the data as it was at the fork, while the parent changes all of it.
     said += &server.ask("bgsave");
     let changes: String = (0..load.keys).map(|i| commands(CHANGE, i)).collect();
     let [change, save] = [server.asker(&changes), server.asker("info persistence")];
@@ -146,7 +148,7 @@ fn answers(programs: [&Path; 3], load: &Load, with: bool) -> String {
 
     let server = Redis::start(redis, cli, dir.path(), load.threads, with);
     assert_eq!(server.ask("debug digest"), before, "what was saved is not what was there");
-    // Its values are freed by another thread.
+    // Another thread of the server frees the values.
     said += &server.ask("flushall async");
     let mut clients =
         command(benchmark, &["--csv", "--threads", "2", "-n", &load.requests.to_string(), "-s"]);
@@ -172,7 +174,7 @@ fn redis_answers_the_same() {
     let mut loads = vec![Load { keys: 600, requests: 2000, threads: 1 }];
     if full() {
         loads[0] = Load { keys: 5000, requests: 100_000, threads: 1 };
-        // Few requests: these threads spin, and wait for each other.
+        // Few requests, because these threads spin and wait for each other.
         loads.push(Load { keys: 600, requests: 2000, threads: 2 });
     }
     for load in loads {

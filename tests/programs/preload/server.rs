@@ -1,4 +1,4 @@
-//! A server for the length of a test.
+//! A server that runs for the length of a test.
 
 use super::text;
 use std::fs::File;
@@ -8,7 +8,7 @@ use std::thread::sleep;
 use std::time::Duration;
 use uslab_tests::libuslab;
 
-/// How long anything is waited for that should come at once, in tenths of a second: a server that hangs fails its test.
+/// The most time to wait for anything that should happen immediately, in tenths of a second: a server that hangs fails its test.
 const PATIENCE: u32 = 600;
 
 pub(crate) struct Server {
@@ -19,7 +19,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Runs in the foreground, with the library or without; `stop` ends it.
+    /// Starts the server in the foreground, with the library or without; `stop` is the command that ends it.
     pub(crate) fn start(mut command: Command, stop: Command, dir: &Path, with: bool) -> Self {
         let errors = dir.join("stderr");
         command.stdout(File::create(dir.join("stdout")).unwrap()).stderr(File::create(&errors).unwrap());
@@ -29,7 +29,7 @@ impl Server {
         Server { child: command.spawn().expect("it starts"), stop, errors, with }
     }
 
-    /// Until that is so.
+    /// Waits until `so` returns `true`.
     #[track_caller]
     pub(crate) fn wait_until(&mut self, what: &str, so: impl Fn() -> bool) {
         for _ in 0..PATIENCE {
@@ -44,7 +44,7 @@ impl Server {
         panic!("{what}: not within {} s\n{}", PATIENCE / 10, self.errors());
     }
 
-    /// Ends it in order. Its processes that printed a table of caches.
+    /// Stops the server in order. Returns the number of its processes that printed a table of caches.
     #[track_caller]
     pub(crate) fn end(mut self) -> usize {
         let stopped = self.stop.output().expect("it starts");
@@ -69,7 +69,7 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         if matches!(self.child.try_wait(), Ok(None)) {
-            // A test failed. In order first: a server has children.
+            // A test failed. The server is first stopped in order, because it has children.
             let _ = self.stop.output();
             sleep(Duration::from_secs(1));
             let _ = self.child.kill();

@@ -1,13 +1,13 @@
-//! Programs whose malloc is debugged.
+//! Programs under the malloc with slab debugging.
 
 use super::{compiled, full, preloaded, text};
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
-/// What a program says of a mistake, and that it ends there.
+/// The report about a mistake of the program, which must end there.
 fn report(program: &Path, mistake: &str, options: &str) -> String {
-    // A sample of the guard would be named by that.
+    // The guard is off: it would report an object that it samples in another form.
     let output = preloaded(Command::new(program).arg(mistake), &format!("{options},guard=0"));
     let (out, err) = (text(&output.stdout), text(&output.stderr));
     assert!(
@@ -50,7 +50,7 @@ fn a_mistake_with_memory_is_named_with_who_allocated_and_who_freed() {
         let output = preloaded(Command::new(&program).arg("none"), options);
         assert_eq!((&*text(&output.stdout), &*text(&output.stderr)), ("well\n", ""), "{options}");
     }
-    // Of other sizes nothing is looked at.
+    // Objects of other sizes are not checked.
     let output =
         preloaded(Command::new(&program).arg("overflow"), "slab_debug=FZPU:malloc-128,check=0,guard=0");
     assert_eq!((&*text(&output.stdout), &*text(&output.stderr)), ("unnoticed\n", ""));
@@ -80,7 +80,7 @@ fn each_allocation_and_each_free_of_a_size_that_is_traced_is_a_line() {
     assert!(thread.is_some_and(|thread| thread > 0) && threads.is_empty(), "{err}");
 }
 
-/// Twenty objects whose addresses are nowhere, and five that a list leads to, by addresses inside of them.
+/// Twenty objects whose addresses are stored nowhere, and five reachable through a list, by addresses inside them.
 #[test]
 fn what_nobody_can_reach_is_told_at_the_end_with_who_allocated_it() {
     let dir = tempfile::tempdir().unwrap();
@@ -95,7 +95,7 @@ fn what_nobody_can_reach_is_told_at_the_end_with_who_allocated_it() {
             let row = rows[..at].iter().rfind(|row| row.contains(" unreachable of "))?;
             row.split_whitespace().next()?.parse::<u32>().ok()
         };
-        // A word that is left of somebody else may look like the address of one.
+        // A stale word elsewhere may look like the address of one.
         assert!(of("the_allocation").is_some_and(|objects| (10..=20).contains(&objects)), "{options}: {err}");
         assert_eq!(of("the_list"), None, "{options}: {err}");
         let output = preloaded(Command::new(&program).arg("none"), options);
@@ -103,7 +103,7 @@ fn what_nobody_can_reach_is_told_at_the_end_with_who_allocated_it() {
     }
 }
 
-/// Shells fork, and their children go on with the heap.
+/// Shells fork, and their children continue to use the heap.
 #[test]
 fn children_of_forks_go_on_with_a_heap_that_is_debugged() {
     let script = "for i in 1 2 3; do (echo $i | cat; (echo sub $i)) ; done; echo $(echo inner | tr a-z A-Z)";
@@ -122,8 +122,8 @@ fn children_of_forks_go_on_with_a_heap_that_is_debugged() {
 fn the_library_does_what_c_programs_rely_on_while_it_is_debugged() {
     let dir = tempfile::tempdir().unwrap();
     let api = compiled("api.c", dir.path());
-    // Red zones double a class that is a power of two, and so aligned to itself: more than the program expects of its numbers. Stacks of all
-    // allocations take a minute.
+    // Red zones double a class whose size is a power of two, which is aligned to its size: more memory than the program's own
+    // checks expect. Stacks of all allocations take a minute.
     let options = if full() { "slab_debug=FPU,reap=60000" } else { "slab_debug=FP,reap=60000" };
     let output = preloaded(&mut Command::new(&api), options);
     let (out, err) = (text(&output.stdout), text(&output.stderr));

@@ -11,12 +11,12 @@ use std::process::{Child, Command, Output, Stdio};
 use terminal::on_a_terminal;
 use uslab_tests::libuslab;
 
-/// `dump.c`, which stays until its input ends. Its number, and the process.
+/// Starts `dump.c`, which runs until its input ends. Returns its process id, and the process.
 fn program(dir: &Path, options: &str) -> (String, Child) {
     let mut command = Command::new(compiled("dump.c", dir));
     command.args(["stay", ".", "."]).env("LD_PRELOAD", libuslab()).env("USLAB_OPTIONS", options);
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-    // It has begun.
+    // The first line shows that it runs.
     let mut line = String::new();
     BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
     (child.id().to_string(), child)
@@ -32,10 +32,10 @@ fn top(args: &[&str]) -> Output {
 #[test]
 fn what_it_prints_is_what_the_program_s_own_file_says() {
     let dir = tempfile::tempdir().unwrap();
-    // A sample of the guard is in no cache.
+    // Objects that the guard samples are in no cache, so the guard is off.
     let options = format!("guard=0,dump={}/out.%p.json,dump_signal=USR2", dir.path().display());
     let (pid, child) = program(dir.path(), &options);
-    // It asks once by itself.
+    // It requests a first dump itself.
     let own = dir.path().join(format!("out.{pid}.json"));
     let begun = std::time::Instant::now();
     while !own.exists() {
@@ -45,7 +45,7 @@ fn what_it_prints_is_what_the_program_s_own_file_says() {
     let output = top(&["--once", &pid, "--json"]);
     assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
     let shown: Value = serde_json::from_slice(&output.stdout).unwrap();
-    // Nobody asked after that.
+    // No dump was requested after that one.
     let file = std::fs::read(dir.path().join(format!("out.{pid}.json"))).unwrap();
     let file: Value = serde_json::from_slice(&file).unwrap();
     let own: Vec<_> =
@@ -66,7 +66,7 @@ fn what_it_prints_is_what_the_program_s_own_file_says() {
     let used = rows.iter().find(|row| row["name"] == "malloc-112").unwrap()["used"].as_u64().unwrap();
     assert!(used >= 1000, "{used}");
 
-    // As a table, and from the file.
+    // As a table, from the process and from the file.
     let table = text(&top(&["--once", &pid]).stdout);
     assert!(table.starts_with(&format!("program ({pid})\n")) && table.contains("\nmalloc-112 "), "{table}");
     let from_file = top(&["--once", dir.path().join(format!("out.{pid}.json")).to_str().unwrap()]);
@@ -92,13 +92,13 @@ fn a_program_that_cannot_be_asked_is_named_and_left_alone() {
             "it has no `dump` in USLAB_OPTIONS; expected a program that was started with LD_PRELOAD=",
         ),
         ("dump=/tmp/out.prom", "it writes `/tmp/out.prom`; expected a name that ends in .json"),
-        // The signal would end it.
+        // The signal would end the process.
         ("dump=/tmp/out.json", "it has no thread `uslab-dump` that waits for SIGUSR2; expected a program"),
         ("dump=/tmp/out.json,dump_signal=USR1", "that waits for SIGUSR1; expected a program"),
     ] {
         let mut cat = Command::new("cat");
         let child = cat.env("USLAB_OPTIONS", options).stdin(Stdio::piped()).spawn().unwrap();
-        // Between fork and exec its environment is this program's.
+        // Between fork and exec the process still has this program's environment.
         let comm = format!("/proc/{}/comm", child.id());
         while std::fs::read(&comm).unwrap() != b"cat\n" {
             std::thread::yield_now();

@@ -1,4 +1,4 @@
-//! Bad input to `uslab-lab`: exit code 2, what would be accepted, and nothing half-written.
+//! Bad input to `uslab-lab`: exit code 2, a message that says what is accepted, and no partial output.
 
 use super::*;
 use std::path::Path;
@@ -19,7 +19,7 @@ fn workloads_that_cannot_be_are_refused_with_what_is_accepted() {
     refused(&["race", "--memory", "100"], &["--memory", "power of two"]);
     refused(&["race", "--memory", "99999999999999G"], &["--memory", "power of two from 64K to 2G"]);
     refused(&["race", "--sizes", "histogram:"], &["--sizes", "no file is named"]);
-    // All that is asked for at a time, and each single block.
+    // The limit applies to all blocks in use at a time, and to each single block.
     refused(
         &["race", "--sizes", "fixed:1073741824", "--lifetimes", "forever"],
         &["fixed:1073741824", "at a time", "expected 1073741824 at most"],
@@ -66,7 +66,7 @@ fn traces_that_are_wrong_are_refused_by_file_and_line() {
     race(&binary, &[&binary, "not text; expected `alloc,ID,SIZE"]);
     let vast = folder.file("vast.csv", "a,1,1099511627776\n");
     race(&vast, &[&vast, "asks for 1099511627776 bytes at a time", "expected 1073741824 at most"]);
-    // One that is right is not.
+    // A valid file is not refused.
     let right = folder.file("right.rep", "4096\n1\n2\n1\na 0 16\nf 0\n");
     assert!(told(&["race", "--exact", "--trace", &right]).contains("right.rep"));
 }
@@ -82,19 +82,19 @@ fn names_that_nobody_has_are_refused_with_those_that_there_are() {
 
 #[test]
 fn options_that_contradict_each_other_are_refused() {
-    // The largest block is larger than all that may be in use.
+    // The largest block exceeds the memory that may be in use.
     refused(
         &["robson", "--live", "4096", "--doublings", "12"],
         &["--doublings 12", "4096", "expected 1 to 7"],
     );
     let out = told(&["robson", "--live", "4096", "--doublings", "7"]);
     assert!(!out.lines().any(|line| line.contains(" -")), "no bound below nothing: {out}");
-    // Those that stay have a sixteenth of the memory.
+    // The objects that stay take a sixteenth of the memory.
     refused(&["pinning", "--one-in", "2"], &["--one-in", "32..="]);
     let sizes = ["kenwright", "--sizes", "16,1048576", "--counts", "100,1000000"];
     refused(&sizes, &["1000000 blocks of 1048576 bytes", "--sizes and --counts"]);
     refused(&["fifty-percent", "--blocks", "1000000"], &["--blocks", "500000"]);
-    // No burst of two was tried.
+    // Bursts of two were not tried, so the cell is empty.
     let out = told(&["why-magazines", "--burst", "1", "--csv", "-"]);
     assert!(out.lines().any(|line| line.ends_with(",\"at the edge, bursts of 2\",")), "{out}");
 }
@@ -110,17 +110,17 @@ fn outputs_that_cannot_be_are_refused_before_anything_is_written() {
     refused(&["race", "--html", &mine], &[&mine, "not overwritten"]);
     assert_eq!(std::fs::read_to_string(&mine).unwrap(), "a letter");
     refused(&["race", "--html", folder.0.path().to_str().unwrap()], &["--html"]);
-    // Two reports in one file are one report.
+    // Two reports to one file are refused.
     let (a, b) = (folder.path("a.out"), folder.path("./a.out"));
     refused(&["race", "--exact", "--csv", &a, "--html", &b], &["--csv", "--html", "a.out", "are one file"]);
     refused(&["race", "--exact", "--json", &b, "--csv", &a], &["--json", "--csv", "are one file"]);
     assert!(!Path::new(&a).exists());
-    // What is written is written with all of the others.
+    // If one report cannot be written, none is.
     refused(&["race", "--exact", "--quick", "--csv", &a, "--html", "/dev/full"], &["--html /dev/full"]);
     assert!(!Path::new(&a).exists());
 }
 
-/// Each value is in its range; together they never ended, or took all memory there is.
+/// Regression test: each value is in its range, but together they never ended, or took all memory.
 #[test]
 fn options_that_ask_for_too_much_together_are_refused() {
     refused(
@@ -137,12 +137,13 @@ fn options_that_ask_for_too_much_together_are_refused() {
     );
     refused(&["constructors", "--bursts", "4294967295"], &["--burst 100 --bursts 4294967295"]);
     refused(&["race", "--operations", "100000000"], &["--operations", "1..=1000000"]);
-    // These end, as they did not.
+    // Regression test: these did not end.
     told(&["race", "--exact", "--quick", "--arrivals", "burst:1,4294967296"]);
     assert!(told(&["layout", "--exact", "--structs", "1000000"]).contains("1000000 structs"));
 }
 
-/// What stood behind a verb that there is not was taken for one, and none were listed.
+/// Regression test: a word after an unknown experiment was taken for the experiment, and the message listed
+/// none.
 #[test]
 fn an_experiment_that_there_is_not_is_refused_with_those_that_there_are() {
     for args in [&["alchemy"][..], &["alchemy", "race"]] {

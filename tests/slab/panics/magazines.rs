@@ -1,4 +1,4 @@
-//! Callbacks of the magazines by themselves: the supplier behind a layer, and the memory of a table.
+//! Callbacks of the magazines alone: the supplier of a layer, and the memory of a table.
 
 use super::*;
 use core::ops::Range;
@@ -16,7 +16,7 @@ impl Round for Number {
     }
 }
 
-/// As large as one that commits more and more needs.
+/// Large enough for a region that commits more and more.
 const REGION: usize = 1 << 18;
 
 fn table<M: Memory>(memory: impl FnOnce(Heap) -> M) -> Arc<Table<M>> {
@@ -25,7 +25,7 @@ fn table<M: Memory>(memory: impl FnOnce(Heap) -> M) -> Arc<Table<M>> {
     Arc::new(Table::new(cpus, REGION, memory(heap)).unwrap())
 }
 
-/// Rounds, and what runs when some are asked for or come.
+/// A supplier that runs a closure when rounds are requested or flushed.
 struct Runs<F> {
     free: Mutex<Vec<Number>>,
     run: F,
@@ -34,7 +34,7 @@ impl<F: Fn(bool)> Runs<F> {
     fn new(rounds: usize, run: F) -> Self {
         Self { free: Mutex::new((1..=rounds).map(Number).collect()), run }
     }
-    /// All of them, once each, when the layer has none left.
+    /// The number of free rounds, each once, after the layer was flushed.
     fn census<M: Memory>(&self, layer: &Layer<Number, M>) -> usize {
         layer.flush_all(self);
         let mut free = self.free.lock().clone();
@@ -97,7 +97,7 @@ pub(super) mod supplier {
                 inside.store(false, Relaxed);
             }
         };
-        // It cannot name itself: another one of the same layer.
+        // It cannot name itself, so the call uses another supplier of the same layer.
         let other = Runs::new(0, |_| ());
         other.free.lock().extend((101..=200).map(Number));
         let supplier = Runs::new(100, |_| {
@@ -115,7 +115,7 @@ pub(super) mod supplier {
         assert!(*calls.lock() > 2);
         assert_eq!(supplier.census(&layer) + other.free.lock().len(), 200);
     }
-    /// A layer that is closed within its own call gives all to the supplier.
+    /// If a layer is closed within its own supplier's call, it flushes everything to the supplier.
     pub(crate) fn removes_itself() {
         on_cpu(0);
         let table = table(|heap| heap);
@@ -136,7 +136,7 @@ pub(super) mod memory {
     use super::*;
 
     struct Panics(Heap, Arc<AtomicBool>);
-    // SAFETY: as the heap's.
+    // SAFETY: all methods forward to `Heap`.
     unsafe impl Memory for Panics {
         fn base(&self) -> NonNull<u8> {
             self.0.base()
@@ -154,12 +154,12 @@ pub(super) mod memory {
             if self.1.load(Relaxed) {
                 explode();
             }
-            // SAFETY: passed on.
+            // SAFETY: the caller keeps the contract of `Memory::decommit`, which is the same for the heap.
             unsafe { self.0.decommit(range) }
         }
     }
 
-    /// The CPU works without a stack, as if the memory were refused.
+    /// The CPU works without a stack, as if the memory had been refused.
     pub(crate) fn bomb() {
         on_cpu(0);
         let armed = Arc::new(AtomicBool::new(false));

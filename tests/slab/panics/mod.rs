@@ -1,5 +1,5 @@
-//! The contract of [`uslab::error`] for the panics of users' code, checked for each callback: what the panic of one does, whose payload
-//! panics again when it is dropped; whether one may come back to the allocator; and what happens if one removes itself or its cache.
+//! Checks the contract of [`uslab::error`] for panics of user code, for each callback: the effect of a panic whose payload panics
+//! again when it is dropped; calls back into the allocator; and the effect of a callback that removes itself or its cache.
 
 mod magazines;
 mod objects;
@@ -29,14 +29,14 @@ fn explode() -> ! {
     panic_any(Bomb)
 }
 
-/// The panic of a callback reaches the caller, with its payload.
+/// Checks that the panic of a callback reaches the caller, with its payload.
 #[track_caller]
 fn passes_on<R>(f: impl FnOnce() -> R) {
     let Err(panic) = catch_panic(f) else { panic!("no panic") };
     core::mem::forget(panic.downcast::<Bomb>().expect("the callback's own panic"));
 }
 
-/// Runs once: a nested call does nothing.
+/// Runs its closure once: a nested call does nothing.
 #[derive(Clone, Default)]
 struct Once(Arc<AtomicBool>);
 impl Once {
@@ -45,13 +45,14 @@ impl Once {
             f();
         }
     }
-    /// It ran.
+    /// Returns `true` if it ran.
     fn ran(&self) -> bool {
         self.0.load(Relaxed)
     }
 }
 
-/// Holds what a callback uses: its own cache, or registration. A callback that kept its cache would keep it for ever.
+/// A weak reference to what a callback uses: its own cache, or its registration. A strong one would keep the cache alive for
+/// ever.
 struct Found<T>(Arc<Mutex<Weak<T>>>);
 impl<T> Clone for Found<T> {
     fn clone(&self) -> Self {
@@ -72,7 +73,7 @@ impl<T> Found<T> {
     }
 }
 
-/// Holds what a callback drops during its call.
+/// A value that a callback drops during its call.
 struct Dropped<T>(Arc<Mutex<Option<T>>>);
 impl<T> Clone for Dropped<T> {
     fn clone(&self) -> Self {
@@ -92,7 +93,7 @@ impl<T> Dropped<T> {
     }
 }
 
-/// The cache works on, can be destroyed, and has lost nothing.
+/// Checks that the cache still works, can be destroyed, and has lost nothing.
 #[track_caller]
 fn ends<T>(subsystem: &Subsystem, cache: Arc<ObjectCache<T>>) {
     drop([(); 3].map(|()| cache.alloc().unwrap()));
@@ -100,7 +101,7 @@ fn ends<T>(subsystem: &Subsystem, cache: Arc<ObjectCache<T>>) {
     drop(cache);
     assert_all_given_back(subsystem);
 }
-/// The same of bytes.
+/// As `ends`, for an untyped cache.
 #[track_caller]
 fn ends_untyped(subsystem: &Subsystem, cache: Arc<KmemCache>) {
     drop([(); 3].map(|()| cache.alloc_block(Gfp::KERNEL).unwrap()));
@@ -109,7 +110,7 @@ fn ends_untyped(subsystem: &Subsystem, cache: Arc<KmemCache>) {
     assert_all_given_back(subsystem);
 }
 
-/// Fails if `case` does not end.
+/// Runs `case`, and fails if it does not end in time.
 fn watched(case: fn()) {
     let (done, over) = channel();
     let thread = std::thread::spawn(move || {
@@ -126,7 +127,7 @@ fn watched(case: fn()) {
     }
 }
 
-/// Rows of the contract: a callback's name, its module below, and the cases there, which are tests.
+/// Rows of the contract: a callback's name, its module below, and its cases there, which become tests.
 macro_rules! callbacks {
     ($($name:literal => $place:ident::$callback:ident: $($case:ident)+;)+) => {
         const CALLBACKS: &[&str] = &[$($name),+];
@@ -157,13 +158,13 @@ callbacks! {
     "supplier" => magazines::supplier: bomb comes_back removes_itself;
     "memory of a table" => magazines::memory: bomb;
 }
-/// Rows whose tests lie with what they are of.
+/// Rows whose tests are elsewhere, next to the code that they test.
 const ELSEWHERE: &[(&str, &str)] = &[
     ("closures of handles and pools", "slab/handle/src/slot_map.rs"),
     ("functions of C", "tests/programs/preload/contract.rs"),
 ];
 
-/// Where shipping sources run users' code, how often, and whose it is.
+/// The places where shipping sources run user code: the file, how often, and the callbacks.
 const PLACES: &[(&str, usize, &[&str])] = &[
     ("buddy/src/allocator.rs", 1, &["corruption handler of pages"]),
     ("magazine/src/layer.rs", 1, &["supplier"]),
@@ -185,7 +186,7 @@ const PLACES: &[(&str, usize, &[&str])] = &[
     ("slab/src/reclaim/shrinker.rs", 3, &["shrinker", "captured values"]),
 ];
 
-/// Uses of the wrappers in a shipping source, without imports, tests and the wrappers' definitions.
+/// Counts uses of the wrappers in a shipping source, without imports, tests and the wrappers' definitions.
 fn uses(source: &str) -> usize {
     let shipping = source.split("\nmod tests {").next().unwrap_or(source);
     let code = shipping.lines().filter(|line| !line.trim_start().starts_with("//"));

@@ -1,21 +1,21 @@
-//! Callbacks of objects: what makes, ends, resets, weighs and prepares them, and waits for them.
+//! Callbacks of objects: constructors, destructors, resets, weights, `prepare`, and wakers.
 
 use super::*;
 use crate::common::subsystem;
 use uslab::{AllocError, Busy};
 
-/// So few to a slab that they are constructed one by one.
+/// Large objects, so few in a slab that they are constructed one by one.
 type Words = [u64; 64];
-/// Their cache, as a callback finds it.
+/// The objects' cache, for use in a callback.
 type Own = Found<ObjectCache<Words>>;
 
-/// Allocates and frees, and gives everything back.
+/// Allocates and frees an object, and shrinks.
 fn uses(cache: &Own) {
     let cache = cache.get().unwrap();
     drop([(); 5].map(|()| cache.alloc().unwrap()));
     cache.shrink();
 }
-/// Its object is in use.
+/// Destroying the cache is refused, because the callback's object is in use.
 fn destroy_is_refused(cache: &Own) {
     let busy = cache.get().unwrap().destroy().unwrap_err();
     assert!(busy.live > 0, "{busy:?}");
@@ -74,8 +74,8 @@ pub(super) mod constructor {
             ends_untyped(&subsystem, cache);
         }
     }
-    /// An object of a slab is in use while it is constructed. A slab whose first object, or all of whose objects, are being constructed
-    /// is not the cache's yet.
+    /// An object of a slab is in use while it is constructed. A slab does not belong to the cache yet while its first object, or
+    /// all of its objects, are being constructed.
     pub(crate) fn removes_itself() {
         for (new, whole) in [(true, false), (true, true), (false, false)] {
             let (own, once) = (Found::<KmemCache>::nothing(), Once::default());
@@ -122,7 +122,7 @@ pub(super) mod try_constructor {
         let cache = Arc::new(cache.build_in(&subsystem).unwrap());
         passes_on(|| cache.alloc().map(drop));
         ends(&subsystem, cache);
-        // Nodes tried after a refusal.
+        // Other nodes are tried after a refusal.
         let subsystem = Subsystem::new(crate::common::config(2, 2, 64 << 20)).unwrap();
         let refused = Once::default();
         let cache = ObjectCache::builder("bomb").try_ctor(move || {
@@ -135,7 +135,7 @@ pub(super) mod try_constructor {
         drop(cache);
         assert_all_given_back(&subsystem);
     }
-    /// One that refuses is served by what it has freed itself.
+    /// A constructor that fails is then served with the object that it has freed itself.
     pub(crate) fn comes_back() {
         let (subsystem, own, once) = (subsystem(1), Own::nothing(), Once::default());
         let (found, first) = (own.clone(), once.clone());
@@ -225,7 +225,7 @@ pub(super) mod destructor {
         assert_eq!(outcome.lock().take(), Some(Err(Busy { live: 3, aliases: 0 })));
         ends_untyped(&subsystem, cache);
 
-        // The cache keeps no object of a returned slab.
+        // The cache has no object of a returned slab.
         let (own, once) = (Found::<KmemCache>::nothing(), Once::default());
         let (found, said) = (own.clone(), outcome.clone());
         let builder = KmemCache::builder("bomb", 512).construct_slabs().dtor(move |_| {
@@ -377,7 +377,7 @@ pub(super) mod waker {
     use uslab::Limit;
     use uslab::cache::Acquiring;
 
-    /// Runs when it wakes.
+    /// A waker that runs a closure.
     struct Runs<F>(F);
     impl<F: Fn() + Send + Sync> Wake for Runs<F> {
         fn wake(self: Arc<Self>) {
@@ -392,7 +392,7 @@ pub(super) mod waker {
         }
     }
 
-    /// A cache at its limit, all of whose objects are in the caller's hands. It stays: its futures are kept by wakers.
+    /// A cache at its limit, with all its objects held by the caller. It is leaked, because wakers keep its futures.
     fn full(subsystem: &Subsystem) -> (&'static KmemCache, Vec<uslab::Block<'static>>) {
         let cache = KmemCache::builder("bomb", 512).limit(Limit::Slabs(1)).build_in(subsystem).unwrap();
         let cache: &KmemCache = Box::leak(Box::new(cache));
@@ -420,7 +420,7 @@ pub(super) mod waker {
         assert!(!poll(cache, &mut acquire, &waker));
         first.fill(acquire);
         core::mem::forget(waker);
-        // A second one waits behind it.
+        // A second future waits after it.
         let mut second = cache.acquire(Gfp::KERNEL);
         assert!(!poll(cache, &mut second, Waker::noop()));
         drop(held.pop());
@@ -440,7 +440,7 @@ pub(super) mod waker {
     pub(crate) fn bomb() {
         case(|_, _| explode(), false);
     }
-    /// Others do not pass who waits.
+    /// Other callers do not overtake a waiter.
     pub(crate) fn comes_back() {
         case(
             |cache, _| {
@@ -529,7 +529,7 @@ pub(super) mod static_cache {
     }
 }
 
-/// What closures own is dropped with the cache, the shrinker or the subsystem, by any thread.
+/// Values that closures own are dropped with the cache, the shrinker or the subsystem, on any thread.
 pub(super) mod captured {
     use super::*;
     use crate::common::config;
@@ -572,7 +572,7 @@ pub(super) mod captured {
         let (last, block) = (typed.alloc_owned().unwrap(), untyped.alloc_block(Gfp::KERNEL).unwrap());
         drop(block);
         drop((registered, untyped, typed));
-        // Its free is the end of its cache.
+        // Freeing the last object frees its cache.
         drop(last);
         assert_all_given_back(&subsystem);
         drop(subsystem);

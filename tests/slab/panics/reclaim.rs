@@ -1,4 +1,4 @@
-//! Callbacks of a subsystem: who observes it, gives memory back, hears of corruption, and waits for readers.
+//! Callbacks of a subsystem: observers, shrinkers, corruption handlers, and deferred closures.
 
 use super::*;
 use crate::common::{READERS, config, subsystem};
@@ -19,7 +19,7 @@ pub(super) mod observer {
         ends_untyped(subsystem, cache);
     }
 
-    /// Once the payload's panic reached who allocated, and dropping the observer never ended.
+    /// Regression test: the payload's panic reached the allocating caller, and dropping the observer never ended.
     pub(crate) fn bomb() {
         let subsystem = subsystem(1);
         let observer = subsystem.observe(|_| explode()).unwrap();
@@ -28,7 +28,7 @@ pub(super) mod observer {
         drop(observer);
         works(&subsystem, Arc::new(blocks(&subsystem)));
     }
-    /// It is not shown what it does.
+    /// Operations of an observer are not reported to it.
     pub(crate) fn comes_back() {
         let subsystem = Arc::new(subsystem(1));
         let (own, weak) = (Found::<KmemCache>::nothing(), Arc::downgrade(&subsystem));
@@ -80,7 +80,7 @@ pub(super) mod shrinker {
         }
     }
 
-    /// Allocates up to the limit, beyond which shrinkers are asked.
+    /// A cache with a limit, beyond which shrinkers are called.
     fn limited(subsystem: &Subsystem) -> KmemCache {
         KmemCache::builder("bomb", 512).limit(Limit::Slabs(1)).build_in(subsystem).unwrap()
     }
@@ -123,7 +123,7 @@ pub(super) mod shrinker {
         drop((counts, panics, other));
         ends_untyped(&subsystem, cache);
     }
-    /// It may use its cache; shrinkers are not asked because of that.
+    /// A shrinker may use its cache; this does not call shrinkers again.
     pub(crate) fn comes_back() {
         let subsystem = Arc::new(subsystem(1));
         let (own, weak, calls) =
@@ -143,7 +143,7 @@ pub(super) mod shrinker {
         drop(registered);
         ends_untyped(&subsystem, cache);
     }
-    /// Once a panic of its `Drop` reached who allocated.
+    /// Regression test: a panic of its `Drop` reached the allocating caller.
     pub(crate) fn removes_itself() {
         let subsystem = subsystem(1);
         let (own, calls) = (Dropped::<Registration>::later(), Arc::new(Mutex::new(0)));
@@ -170,7 +170,7 @@ pub(super) mod corruption {
     /// Frees an object twice.
     fn free_twice(cache: &KmemCache) {
         let object = cache.alloc(Gfp::KERNEL).unwrap();
-        // SAFETY: none for the second one, which is refused.
+        // SAFETY: the second free is the error under test; it is refused.
         unsafe {
             cache.free(object);
             cache.free(object);
@@ -189,12 +189,12 @@ pub(super) mod corruption {
         free_twice(&cache);
         assert_eq!((*calls.lock(), cache.info().corruptions), (2, 2));
         ends_untyped(&subsystem, cache);
-        // Found while magazines are flushed.
+        // Detected while magazines are flushed.
         let subsystem = self::subsystem(false, |_| explode());
         let (cache, other) = (blocks(&subsystem), Arc::new(blocks(&subsystem)));
         let objects = [(); 9].map(|()| cache.alloc(Gfp::KERNEL).unwrap());
         for (n, object) in objects.into_iter().enumerate() {
-            // SAFETY: the objects are freed once. No object begins behind one.
+            // SAFETY: the objects are freed once. No object begins 8 bytes into one, so that free is the error under test.
             unsafe {
                 cache.free(object);
                 if n == 4 {
@@ -224,7 +224,7 @@ pub(super) mod corruption {
         assert!(once.ran() && cache.info().corruptions == 2);
         ends_untyped(&subsystem, cache);
     }
-    /// The free that is refused ends behind the end of its cache.
+    /// The refused free ends after its cache was destroyed.
     pub(crate) fn removes_itself() {
         let own = Found::<KmemCache>::nothing();
         let found = own.clone();
@@ -246,7 +246,7 @@ pub(super) mod page_corruption {
     /// Frees a page twice.
     fn free_twice(pages: &PageAllocator) {
         let page = pages.alloc(Order::ZERO, Gfp::KERNEL, None).unwrap();
-        // SAFETY: none for the second one, which is refused.
+        // SAFETY: the second free is the error under test; it is refused.
         unsafe {
             pages.free(page, Order::ZERO);
             pages.free(page, Order::ZERO);
@@ -277,7 +277,8 @@ pub(super) mod page_corruption {
 pub(super) mod deferred {
     use super::*;
 
-    /// Once it reached the caller that returned a slab, or pinned. In a process of its own: any thread runs such closures.
+    /// Regression test: it reached the caller that returned a slab, or pinned. Runs in a separate process, because any thread may
+    /// run such closures.
     pub(crate) fn bomb() {
         if !is_alone("panics::deferred::bomb") {
             return;
@@ -295,7 +296,7 @@ pub(super) mod deferred {
         gone(&cache);
         ends_untyped(&subsystem, Arc::new(cache));
     }
-    /// Waits until nothing waits for readers.
+    /// Waits until no object waits for readers.
     fn gone(cache: &KmemCache) {
         while cache.info().used > 0 {
             cache.reap();

@@ -1,14 +1,14 @@
 //! `cargo check-all`: every quick test of the workspace, the loom models included, and the counts at the end.
 //!
-//! The models need another build (`--cfg loom`) than the tests, so that one `cargo test` cannot run both. A model that
-//! was silently not run is the danger: the models write a row each to a file, and this runner counts the rows.
+//! The models need another build (`--cfg loom`) than the tests, so one `cargo test` cannot run both. A model might silently not
+//! run: the models write a row each to a file, and this runner counts the rows.
 //!
-//! So is a planted bug that no model looks for: the names of all planted bugs are read from the sources, and each must be
-//! among those that the models caught in this run; or the schedules, where loom does not compile the code.
+//! A planted bug might not be searched for by any model: the names of all planted bugs are read from the sources, and the models
+//! must have caught each of them in this run; or the schedules, if loom does not compile the code.
 //!
 //! All rows of models, planted bugs and schedules are kept for `check-claims`.
 //!
-//! `cargo check-quick` is a small part of it, for between edits: what is asked of a change is the whole.
+//! `cargo check-quick` runs a small part of it between edits; a change must pass the whole.
 
 use anyhow::Context;
 use clap::Parser;
@@ -26,12 +26,12 @@ use uslab_tests::share::ShareArgs;
 use uslab_tests::source::Sources;
 use uslab_tests::{cargo, workspace};
 
-/// Each property test runs this many cases (`PROPTEST_CASES` wins).
+/// Cases of each property test (`PROPTEST_CASES` overrides it).
 const CASES: &str = "1000";
-/// And so many between edits.
+/// Cases of each property test in `check-quick`.
 const QUICK_CASES: &str = "100";
 
-/// What its shares are of.
+/// The name under which its shards are kept.
 const WHAT: &str = "check-all";
 
 /// Run every quick test of the workspace: unit, property, end-to-end and documentation tests, then the loom models and the random
@@ -65,30 +65,30 @@ struct Totals {
     failed: u64,
     models: u64,
     executions: u64,
-    /// The planted bugs that models caught, and how often any was.
+    /// The planted bugs that models caught, and the number of all catches.
     caught: BTreeSet<String>,
     catches: u64,
-    /// Scenarios, their schedules, and how often schedules caught a planted bug.
+    /// Scenarios, their schedules, and the number of planted bugs that schedules caught.
     scenarios: u64,
     schedules: u64,
     caught_by_schedules: BTreeSet<String>,
     catches_by_schedules: u64,
-    /// What was printed for `check-claims`, each row behind the name of whose it is.
+    /// The rows printed for `check-claims`, each preceded by the name of its program.
     rows: Vec<String>,
-    /// The share that is run.
+    /// The shard that is run.
     shard: Option<Shard>,
-    /// Models that a share has a part of.
+    /// Models of which a shard runs a part.
     parts: BTreeSet<String>,
-    /// Models and scenarios of each program.
+    /// The number of models and of scenarios of each program.
     models_of: BTreeMap<String, usize>,
     scenarios_of: BTreeMap<String, usize>,
-    /// Calls that were refused in their turn, and refusals in all.
+    /// Calls that were the first to be refused, and all refused calls.
     faults: [u64; 2],
     /// Operations under load, and violations.
     stress: [u64; 2],
     /// The lines of tests that failed.
     failures: Vec<String>,
-    /// Parts that did not come to their end.
+    /// Parts that did not finish.
     broken: Vec<String>,
 }
 
@@ -157,7 +157,7 @@ fn main() -> ExitCode {
     totals.end()
 }
 
-/// Adds up what all shares left, as if it had run at once.
+/// Adds up the results of all shards, as if they had been one run.
 fn merge(shares: Vec<Share>, totals: &mut Totals) -> anyhow::Result<()> {
     println!("{} shares of {}", shares.len(), shares[0].of);
     let rows: Vec<Vec<String>> = shares.into_iter().map(|share| share.rows).collect();
@@ -176,7 +176,7 @@ impl Totals {
         self.failed == 0 && self.broken.is_empty()
     }
 
-    /// Counts a row of somebody's, and keeps it.
+    /// Counts a row that the program `whose` printed, and keeps it.
     fn take(&mut self, whose: &str, row: &str) {
         let kept = format!("{whose} | {row}");
         let Some((kind, row)) = row.split_once(' ') else { return };
@@ -207,7 +207,7 @@ impl Totals {
         self.rows.push(kept);
     }
 
-    /// Keeps all rows for `check-claims`.
+    /// Writes all rows to the file that `check-claims` reads.
     fn keep(&mut self) {
         let kept = self.rows.iter().map(|row| format!("{row}\n")).collect::<String>();
         let file = Runner::All.file();
@@ -217,7 +217,7 @@ impl Totals {
         }
     }
 
-    /// Says what ran, and what failed.
+    /// Prints what ran, and what failed.
     fn end(&self) -> ExitCode {
         for broken in self.failures.iter().chain(&self.broken) {
             println!("FAILED: {broken}");
@@ -248,7 +248,7 @@ impl Totals {
     }
 }
 
-/// A part of all, which takes a few minutes where nothing was built before.
+/// Runs a part of everything, which takes a few minutes from a clean build.
 fn run_quick(totals: &mut Totals) {
     let mut format = cargo();
     format.args(["fmt", "--all", "--check"]);
@@ -295,7 +295,7 @@ fn run_tests(totals: &mut Totals, models_follow: bool) {
         let mut build = tests();
         build.arg("--no-run");
         watch("the tests are built", "", build, totals);
-        // Tests wait now and then, for programs and for each other: what follows is built meanwhile.
+        // Tests sometimes wait, for programs and for each other: the models are built during that.
         std::thread::scope(|scope| {
             scope.spawn(build_models);
             watch("tests", "", tests(), totals);
@@ -311,7 +311,7 @@ fn builds(checker: &str) -> [Command; 2] {
     [Programs::build_command(checker), outside]
 }
 
-/// Builds the models at the lowest priority. An error is reported where they run.
+/// Builds the models at the lowest priority. A build error is reported when they are to run.
 fn build_models() {
     for build in ["loom", "shuttle"].iter().flat_map(|checker| builds(checker)) {
         let mut nice = Command::new("nice");
@@ -336,7 +336,7 @@ fn run_models(totals: &mut Totals) {
     for Modelled { package, .. } in MODELLED {
         count_models(package, programs.run(package), totals);
     }
-    // It looks at all executions, and has no parts.
+    // It explores all executions, and cannot be divided.
     if totals.shard.is_none_or(|shard| shard.index() == 0) {
         count_models(LITMUS, programs.run(LITMUS), totals);
     }
@@ -348,7 +348,7 @@ fn run_models(totals: &mut Totals) {
     count_models(OUTSIDE.package, outside, totals);
 }
 
-/// Whether all that must be there was.
+/// Records a failure if anything that must run did not.
 fn everything_ran(totals: &mut Totals) {
     let modelled = MODELLED.map(|of| (of.package, of.least, of.least_schedules));
     let examples = EXAMPLES.map(|of| (of.name, of.least, 0));
@@ -377,11 +377,11 @@ fn at_least(what: &str, least: usize, totals: &mut Totals) {
     }
 }
 
-/// Runs the models of one program, which takes a test's arguments, and counts what it says that it ran.
+/// Runs the models of one program, which takes a test's arguments, and counts the models that it reports.
 fn count_models(what: &str, mut command: Command, totals: &mut Totals) {
-    // Another share may run beside this one.
+    // Another shard may run at the same time.
     let rows: PathBuf = workspace().join(format!("target/loom/models.{}.txt", std::process::id()));
-    // What a former run left is not this run's.
+    // Removes the rows of an earlier run.
     let _ = std::fs::remove_file(&rows);
     command.args(["--nocapture", "--test-threads=2"]).env("MODEL_ROWS", &rows);
     command.envs(totals.shard.map(|shard| ("SHARD", shard.to_string())));
@@ -391,7 +391,7 @@ fn count_models(what: &str, mut command: Command, totals: &mut Totals) {
     text.lines().for_each(|row| totals.take(what, row));
 }
 
-/// A bug that was planted and that no model found may as well not have been planted.
+/// Fails if a planted bug was not caught by any model.
 fn every_planted_bug_is_caught(totals: &mut Totals) {
     match Sources::scan(workspace(), &MODELLED.map(|modelled| modelled.lib)) {
         Ok(sources) => {
@@ -421,8 +421,8 @@ fn run_schedules(totals: &mut Totals) {
     }
 }
 
-/// The negative control: the models do not build without loom, so they cannot pass without it. The `cfg` is for one crate alone: else it is
-/// one below that refuses.
+/// The negative control: without loom the models do not build, so they cannot pass without it. The `cfg` is set for one crate
+/// only; otherwise a crate below it would refuse first.
 fn models_need_loom(totals: &mut Totals) {
     for Modelled { package, .. } in MODELLED {
         let mut command = cargo();
@@ -436,7 +436,7 @@ fn models_need_loom(totals: &mut Totals) {
     }
 }
 
-/// `what` is what cargo calls it.
+/// Checks that the build fails. `what` is cargo's name of the crate.
 fn needs_loom(what: &str, mut command: Command, totals: &mut Totals) {
     match command.env("CARGO_TERM_COLOR", "never").output() {
         Ok(ran) if refuses(what, &String::from_utf8_lossy(&ran.stderr)) => totals.passed += 1,
@@ -449,14 +449,14 @@ fn needs_loom(what: &str, mut command: Command, totals: &mut Totals) {
     }
 }
 
-/// Whether a compiler said that the models of `what` need loom, and found no other error.
+/// Returns `true` if the compiler reported that the models of `what` need loom, and no other error.
 fn refuses(what: &str, said: &str) -> bool {
     let mut errors = said.lines().filter_map(|line| line.strip_prefix("error"));
     errors.next().is_some_and(|error| error.starts_with(": the models need --cfg loom"))
         && errors.next().is_some_and(|error| error.starts_with(&format!(": could not compile {what}")))
 }
 
-/// Runs a command, shows what it prints, keeps its rows and adds up what its test runners count.
+/// Runs a command, shows its output, keeps its rows, and adds up the counts of its test runners.
 fn watch(what: &str, whose: &str, mut command: Command, totals: &mut Totals) {
     println!("== {what}");
     let begun = Instant::now();
@@ -493,7 +493,7 @@ fn watch(what: &str, whose: &str, mut command: Command, totals: &mut Totals) {
     }
 }
 
-/// Adds the numbers of a line like `faults: 3 points, 4 injections`, wherever it begins.
+/// Adds the numbers of a line like `faults: 3 points, 4 injections`, which may begin anywhere in `line`.
 fn add(sums: &mut [u64; 2], line: &str, name: &str, words: [&str; 2]) {
     if let Some((_, text)) = line.split_once(name)
         && words.iter().all(|word| text.contains(word))
@@ -513,7 +513,7 @@ fn number_before(text: &str, word: &str) -> u64 {
 mod tests {
     use super::*;
 
-    /// The crate below refused in place of each, and all were said to.
+    /// Regression test: a crate below each one refused in its place, and all counted as refusing.
     #[test]
     fn a_crate_refuses_by_itself_and_for_the_right_reason() {
         let said = |reason: &str, of: &str| {

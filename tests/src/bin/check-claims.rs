@@ -1,4 +1,4 @@
-//! `cargo check-claims`: tests/CLAIMS.md says what ran.
+//! `cargo check-claims`: writes tests/CLAIMS.md from what ran, or compares it.
 
 use clap::Parser;
 use std::path::Path;
@@ -62,9 +62,10 @@ fn run(args: &Args) -> anyhow::Result<String> {
     Ok(format!("claims: {}, as tests/CLAIMS.md says{but}", claims.len()))
 }
 
-/// Each ordering that a model can be of is in the table or waived. In words, which have not been weakened now.
+/// Checks that each ordering that a model can cover is in the table or waived. Returns a summary in words; nothing is weakened in
+/// this run.
 fn known_orderings(table: &str) -> anyhow::Result<String> {
-    // Models of the checkers themselves are no claims.
+    // Models of the checkers themselves are not claims.
     let mut subjects = Subject::all_modelled();
     subjects.retain(|subject| floor(&subject.package).is_some());
     let libs: Vec<_> = subjects.iter().map(|subject| subject.lib.as_path()).collect();
@@ -76,7 +77,7 @@ fn known_orderings(table: &str) -> anyhow::Result<String> {
     };
     let mut count = 0;
     for site in Sources::scan(workspace(), &libs)?.sites.iter().filter(|site| of_models(site)) {
-        // A row's parts are told apart by what Rust's `or` looks like.
+        // A row's parts are separated by ` | `, which may also occur in Rust's patterns.
         let row = match site.text.split_once(" | ") {
             Some((text, _)) => format!("{} `{text}", site.file),
             None => format!("{} `{}`: {} -> ", site.file, site.text, site.ordering),

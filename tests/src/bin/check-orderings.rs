@@ -1,11 +1,11 @@
-//! `cargo check-orderings`: every memory ordering of a crate is weakened, one at a time, and some model must fail.
+//! `cargo check-orderings`: weakens every memory ordering of a crate, one at a time; a model must fail for each.
 //!
-//! One build serves: the loom backend of `uslab-sync` takes the mutant from the environment. The models run at one
-//! pre-emption first, to see which sites each of them reaches; then each mutant runs through the models that reach its
-//! site, cheapest first, at one pre-emption and then at each model's own bound, until one fails.
+//! One build is enough: the loom backend of `uslab-sync` reads the mutant from the environment. The models first run at one
+//! pre-emption, to find the sites that each of them reaches. Then each mutant runs through the models that reach its site,
+//! cheapest first, at one pre-emption and then at each model's own bound, until one fails.
 //!
-//! What this shows is that the models *notice* a weaker ordering, so each ordering stands for something that is
-//! checked. It does not show that an ordering is strong enough: the models themselves do.
+//! This shows that the models *notice* a weaker ordering, so each ordering is needed by a property that is checked. It does not
+//! show that an ordering is strong enough: the models themselves do.
 
 use anyhow::{Context, bail};
 use clap::Parser;
@@ -25,16 +25,18 @@ use uslab_tests::waiver::Waiver;
 
 /// Weaken every memory ordering of a crate, one at a time, and expect a loom model to fail.
 ///
-/// The crates are those of this workspace that have models, or any whose atomics come from `uslab-sync`: its models are the
-/// tests of its library that call `uslab_sync::check::model`. A mutant that no model notices fails the check, and so does an ordering stronger than Relaxed that no model reaches.
-/// Orderings in what loom cannot compile are listed. The last line holds the counts.
+/// The crates are those of this workspace that have models, or any others whose atomics come from `uslab-sync`: their models are
+/// the library's tests that call `uslab_sync::check::model`. The check fails for a mutant that no model notices, and for an
+/// ordering stronger than Relaxed that no model reaches. Orderings that loom cannot compile are listed. The last line has the
+/// counts.
 ///
-/// Exit codes: 0 every mutant is caught or waived, 1 not so, 2 wrong usage, a bad waiver file, or a
-/// share that is missing or of another build.
+/// Exit codes: 0 if every mutant is caught or waived, 1 if not, 2 for wrong usage, a bad waiver file, or a shard that is missing
+/// or of another build.
 #[derive(Debug, Parser)]
 #[command(name = "check-orderings", max_term_width = 100)]
 struct Args {
-    /// The packages. Default: those of this workspace that have models, or all that are built by default in another one.
+    /// The packages. Default: the packages of this workspace that have models; in another workspace, all that it builds by
+    /// default.
     #[arg(value_name = "PACKAGE")]
     packages: Vec<String>,
     /// The manifest of another workspace.
@@ -56,27 +58,27 @@ struct Args {
     share: ShareArgs,
 }
 
-/// What its shares are of.
+/// The name under which its shards are kept.
 const WHAT: &str = "check-orderings";
 
 /// A test of models, its executions and the sites it reaches at one pre-emption.
 struct Model {
     test: Test,
-    /// The names of its models.
+    /// The names of the models that it runs.
     names: Vec<String>,
     executions: u64,
     sites: BTreeSet<String>,
 }
 
-/// All models, cheapest first; and what they and the tests of planted bugs reach together.
+/// All models, cheapest first, and the sites that they and the tests of planted bugs reach together.
 struct Models {
     list: Vec<Model>,
     reached: BTreeSet<String>,
-    /// What fails with no ordering changed.
+    /// Tests that fail although no ordering is changed.
     broken: Vec<String>,
 }
 
-/// What became of a mutant.
+/// The verdict about a mutant.
 #[derive(Debug, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 enum Verdict {
@@ -84,7 +86,7 @@ enum Verdict {
     Caught {
         model: String,
         message: String,
-        /// For the table of claims.
+        /// The row for the table of claims.
         row: String,
     },
     /// No model failed, and the waiver says why the ordering is kept.
@@ -120,19 +122,19 @@ impl fmt::Display for Mutant {
     }
 }
 
-/// The whole result, or a share's: that has some of the mutants, and all else is every share's.
+/// The whole result, or a shard's: a shard has only its mutants, and the other fields are equal in all shards.
 #[derive(Debug, Default, Deserialize, Serialize)]
 struct Report {
-    /// Sites in what loom compiles.
+    /// Sites that loom compiles.
     sites: usize,
-    /// Mutants in all.
+    /// The number of all mutants.
     of: usize,
     mutants: Vec<Mutant>,
-    /// Sites in what loom compiles that no model reaches.
+    /// Sites that loom compiles and that no model reaches.
     unreached: Vec<Site>,
-    /// Sites in what loom does not compile.
+    /// Sites that loom does not compile.
     outside: Vec<Site>,
-    /// What is wrong besides.
+    /// Other errors.
     wrong: Vec<String>,
     seconds: f64,
 }
@@ -223,12 +225,12 @@ fn main() -> ExitCode {
     if report.good() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Whether the whole of this workspace is asked for, whose table of claims the mutants belong to.
+/// Returns `true` if the whole of this workspace is checked, whose mutants belong in the table of claims.
 fn of_all(args: &Args) -> bool {
     args.packages.is_empty() && args.manifest_path.is_none()
 }
 
-/// The packages, which are of one workspace, and the waivers for them.
+/// The selected packages, which are all in one workspace, and the waivers for them.
 fn asked(args: &Args) -> anyhow::Result<(Vec<Subject>, Vec<Waiver>)> {
     let subjects = if of_all(args) {
         Subject::all_modelled()
@@ -242,13 +244,13 @@ fn asked(args: &Args) -> anyhow::Result<(Vec<Subject>, Vec<Waiver>)> {
         None if usual.exists() => Waiver::read(&usual)?,
         None => vec![],
     };
-    // Those of other packages are not looked at.
+    // Waivers of other packages are ignored.
     let of_them =
         |waiver: &Waiver| subjects.iter().any(|of| Path::new(&waiver.file).starts_with(of.sources()));
     Ok((subjects.clone(), waivers.into_iter().filter(|waiver| of_all(args) || of_them(waiver)).collect()))
 }
 
-/// Leaves a share in a file: a row of what all shares have, and one of each mutant.
+/// Writes a shard to a file: a row with the fields that all shards share, and one for each mutant.
 fn leave(args: &Args, shard: Shard, mut report: Report) -> anyhow::Result<Report> {
     let mutants = report.mutants.iter().map(serde_json::to_string);
     let mutants = mutants.collect::<Result<Vec<_>, _>>()?;
@@ -260,14 +262,14 @@ fn leave(args: &Args, shard: Shard, mut report: Report) -> anyhow::Result<Report
     Ok(Report { mutants: ours, seconds, ..report })
 }
 
-/// How it was asked, which all shares must agree upon.
+/// The arguments, which must be equal for all shards.
 fn asked_of(args: &Args) -> String {
     let manifest = args.manifest_path.iter().map(|path| path.display().to_string());
     let words: Vec<String> = manifest.chain(args.packages.iter().cloned()).collect();
     words.join(" ")
 }
 
-/// What all shares left.
+/// The joined results of all shards.
 fn merge(args: &Args) -> anyhow::Result<Report> {
     let (mut whole, mut first) = (Report::default(), None);
     for Share { shard, rows, .. } in args.share.joined(WHAT)? {
@@ -295,7 +297,7 @@ fn check(args: &Args, shard: Shard, subjects: &[Subject], waivers: &[Waiver]) ->
 
     let mut report = Report { wrong: models.broken, ..Report::default() };
     let scanned: BTreeSet<String> = sources.sites.iter().map(Site::id).collect();
-    // What other crates do is their affair.
+    // Sites of other crates are ignored.
     let ours = |id: &&String| subjects.iter().any(|subject| Path::new(id).starts_with(subject.sources()));
     for id in models.reached.iter().filter(ours).filter(|id| !scanned.contains(*id)) {
         report.wrong.push(format!("a model reaches {id}, which the scan of the sources does not know"));
@@ -312,7 +314,7 @@ fn check(args: &Args, shard: Shard, subjects: &[Subject], waivers: &[Waiver]) ->
                     *used += 1;
                 }
                 let id = site.id();
-                // What only a planted bug reaches is no part of the allocator, and needs no ordering.
+                // A site that only a planted bug reaches is not part of the allocator, and needs no ordering.
                 let by_model = models.list.iter().any(|model| model.sites.contains(&id));
                 if by_model || site.ordering == Ordering::Relaxed && models.reached.contains(&id) {
                     todo.extend(
@@ -348,7 +350,7 @@ fn check(args: &Args, shard: Shard, subjects: &[Subject], waivers: &[Waiver]) ->
     Ok(report)
 }
 
-/// What can be said of all mutants only.
+/// Checks what can only be known when all mutants have verdicts.
 fn judge(args: &Args, waivers: &[Waiver], mut report: Report) -> anyhow::Result<Report> {
     for waiver in waivers {
         let mut of_it = report.mutants.iter().filter(|mutant| waiver.fits(&mutant.site)).peekable();
@@ -389,7 +391,7 @@ fn models(subjects: &[Subject], limit: Duration) -> anyhow::Result<Models> {
         match run.outcome {
             Outcome::Passed => {
                 reached.extend(run.sites.iter().cloned());
-                // Without a model it is a test of something else; one of a planted bug must fail, so it shows nothing.
+                // A test without a model tests something else; a test of a planted bug must fail, so it shows nothing.
                 if !run.models.is_empty() {
                     let (names, executions) = (run.models, run.executions);
                     list.push(Model { test, names, executions, sites: run.sites });
@@ -411,12 +413,12 @@ fn models(subjects: &[Subject], limit: Duration) -> anyhow::Result<Models> {
             bail!("{package}: no models ran");
         }
     }
-    // Not by time: which model catches a mutant is to be the same each time.
+    // Sorted by executions instead of time, so that the same model catches a mutant in each run.
     list.sort_by(|a, b| (a.executions, &a.test.name).cmp(&(b.executions, &b.test.name)));
     Ok(Models { list, reached, broken })
 }
 
-/// One mutant through the models that reach its site.
+/// Runs one mutant through the models that reach its site.
 fn run(site: &Site, weaker: Ordering, models: &[Model], limit: Duration) -> anyhow::Result<Verdict> {
     let id = site.id();
     let mutant = format!("{id}:{weaker}");
@@ -427,7 +429,7 @@ fn run(site: &Site, weaker: Ordering, models: &[Model], limit: Duration) -> anyh
             let environment = [&[("OM", mutant.as_str())][..], bound].concat();
             match test.run(&environment, limit).with_context(|| mutant.clone())?.outcome {
                 Outcome::Passed => {}
-                // A collapse to few executions is no finding.
+                // A model that collapses to few executions has noticed nothing.
                 Outcome::Failed(message) if message.contains("the model collapsed") => {}
                 Outcome::Failed(message) => {
                     let properties: BTreeSet<&str> = names.iter().flat_map(|name| properties(name)).collect();

@@ -1,7 +1,8 @@
-//! `cargo check-reach`: which tools reach which lines of the allocator.
+//! `cargo check-reach`: lists which tools reach which lines of the allocator.
 //!
-//! [`reach`](uslab_tests::reach) puts a probe in front of each statement, in a copy of the workspace. Three builds follow, for loom, for
-//! shuttle and for neither; each tool's programs run with a file of their own, in which the probes leave what was reached.
+//! [`reach`](uslab_tests::reach) inserts a probe before each statement, in a copy of the workspace. Three builds follow: for
+//! loom, for shuttle, and for neither. Each tool's programs run with a separate file, in which the probes record the reached
+//! lines.
 
 use anyhow::{Context, bail, ensure};
 use clap::Parser;
@@ -20,23 +21,24 @@ use uslab_tests::reach::{CRATES, MOST, Probed, SWITCH, TOOLS, Table, probed};
 use uslab_tests::share::{build, counts, tracked};
 use uslab_tests::{cargo_in, workspace};
 
-/// Run all tools on a copy of the allocator with a probe in front of each statement, and print which share of each file's lines each
-/// one reaches.
+/// Run all tools on a copy of the allocator with a probe before each statement, and print the share of each file's lines that
+/// each tool reaches.
 ///
-/// What is built and copied lies in target/reach. What a tool reached is kept there while the sources, the tests and the compiler are the
-/// same, so that parts may run one at a time; of a tool that failed nothing is kept. Cold all of them take about half an hour on two cores.
+/// Builds and copies are in target/reach. The lines that a tool reached are kept there as long as the sources, the tests and the
+/// compiler do not change, so that parts may run one at a time; for a tool that failed, nothing is kept. From a clean build, all
+/// of them take about half an hour on two cores.
 ///
-/// Exit codes: 0 all ran, 1 some test failed that passes without probes, something does not build, or a file that no concurrent
-/// checker reaches has no reason in tests/claims.toml, 2 wrong usage.
+/// Exit codes: 0 if all ran, 1 if a test failed that passes without probes, something does not build, or a file that no
+/// concurrent checker reaches has no reason in tests/claims.toml, 2 for wrong usage.
 #[derive(Debug, Parser)]
 #[command(name = "check-reach", max_term_width = 100)]
 struct Args {
-    /// Only these builds and what they run. Default: all that have not run on these sources.
+    /// Run only these parts. Default: all that have not run on these sources.
     #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = PARTS.map(|part| part.name))]
     part: Vec<String>,
 }
 
-/// What is built at once, and for which of [`TOOLS`].
+/// A build, and the [`TOOLS`] that use it.
 struct Part {
     name: &'static str,
     tools: &'static [&'static str],
@@ -163,7 +165,8 @@ fn run(args: &Args) -> anyhow::Result<Vec<String>> {
     Ok(failed)
 }
 
-/// Keeps what the tools of a part reached, but nothing of a tool that failed or reached nothing, which is to run again. Returns what failed.
+/// Keeps the lines that the tools of a part reached, but nothing of a tool that failed or reached nothing, which must run again.
+/// Returns the failures.
 fn keep<'j>(
     kept: &Path,
     part: &Part,
@@ -191,7 +194,7 @@ fn keep<'j>(
         let lines = lines.filter(|lines| !lines.is_empty());
         match lines {
             Some(lines) => fs::write(path, serde_json::to_vec(&lines)?)?,
-            // Of an earlier run.
+            // Removes the result of an earlier run.
             None => fs::remove_file(path).or_else(|error| match error.kind() {
                 ErrorKind::NotFound => Ok(()),
                 _ => Err(error),
@@ -201,14 +204,14 @@ fn keep<'j>(
     Ok(failed)
 }
 
-// That to preload has no unit tests: programs run it.
+// The preload library has no unit tests; programs run it.
 const LIBRARIES: [&str; 5] = ["uslab-magazine", "uslab-buddy", "uslab", "uslab-pool", "uslab-handle"];
 const WHOLE: [&str; 6] = ["fork", "slab", "heap", "faults", "no_heap", "programs"];
 
-/// The workspace with probes.
+/// The copy of the workspace, with probes.
 struct Tree {
     root: PathBuf,
-    /// Where is kept what was reached in these sources.
+    /// The directory with the results for these sources.
     kept: PathBuf,
     files: BTreeMap<String, Probed>,
 }
@@ -217,12 +220,12 @@ struct Tree {
 #[derive(Clone)]
 struct Program {
     path: PathBuf,
-    /// Where its package lies.
+    /// The directory of its package.
     folder: PathBuf,
     name: String,
 }
 
-/// Writes a file, unless it is there already: what did not change is not built again.
+/// Writes a file unless it already has this text: unchanged files are not built again.
 fn put(path: &Path, text: &[u8]) -> anyhow::Result<()> {
     if fs::read(path).is_ok_and(|old| old == text) {
         return Ok(());
@@ -233,7 +236,7 @@ fn put(path: &Path, text: &[u8]) -> anyhow::Result<()> {
     fs::write(path, text).with_context(|| path.display().to_string())
 }
 
-/// Removes all files below a folder but those.
+/// Removes all files below a folder except `kept`.
 fn remove_others(folder: &Path, kept: &HashSet<PathBuf>) -> anyhow::Result<()> {
     for entry in fs::read_dir(folder).with_context(|| folder.display().to_string())? {
         let entry = entry?;
@@ -261,12 +264,13 @@ impl Tree {
         }
         Ok(tree)
     }
-    /// A copy of all that git knows, with the probes in it, and nothing else: cargo takes any file in `src/bin` for a program.
+    /// Copies all files that git tracks, with the probes in them, and removes all others: cargo takes any file in `src/bin` for a
+    /// program.
     fn write(&self) -> anyhow::Result<()> {
         let roots = CRATES.map(|of| format!("{of}/src/lib.rs"));
         let mut copied = HashSet::new();
         for name in tracked(workspace())? {
-            // What is deleted is listed still.
+            // Deleted files are still listed.
             let Ok(mut text) = fs::read(workspace().join(&name)) else { continue };
             if let Some(probed) = self.files.get(&name) {
                 text = probed.text().into_bytes();
@@ -280,7 +284,7 @@ impl Tree {
         }
         remove_others(&self.root, &copied)
     }
-    /// Builds programs. Probes that do not compile are left out, until all else does.
+    /// Builds programs. Probes that do not compile are removed until the rest does.
     fn build(
         &mut self,
         place: &str,
@@ -325,7 +329,7 @@ impl Tree {
     }
 }
 
-/// The files and lines that an error is about.
+/// The files and lines to which an error message refers.
 fn spans(message: &Value) -> Vec<(String, Range<usize>)> {
     let spans = message["spans"].as_array().into_iter().flatten();
     let line = |span: &Value, name: &str| usize::try_from(span[name].as_u64()?).ok();
@@ -338,7 +342,7 @@ fn spans(message: &Value) -> Vec<(String, Range<usize>)> {
 }
 
 impl Program {
-    /// What a line of cargo's says, if it names one.
+    /// The program that a line of cargo's output names, if any.
     fn of(line: &str, test: bool) -> Option<Self> {
         let line: Value = serde_json::from_str(line).ok()?;
         let folder = Path::new(line["manifest_path"].as_str()?).parent()?.to_owned();
@@ -349,7 +353,7 @@ impl Program {
             name: line["target"]["name"].as_str()?.to_owned(),
         })
     }
-    /// Its tests that plant no bug.
+    /// Its tests, except those that plant a bug.
     fn tests(&self) -> anyhow::Result<Vec<String>> {
         let listed = Command::new(&self.path)
             .args(["--list", "--format=terse"])
@@ -362,20 +366,20 @@ impl Program {
     }
 }
 
-/// A run of a program for one tool.
+/// A run of a program with one tool.
 struct Job {
     tool: &'static str,
     program: Program,
     arguments: Vec<String>,
     variables: Vec<(&'static str, &'static str)>,
-    /// What it prints if it was the tool that ran.
+    /// Output that shows that the tool ran; without it the test did something else.
     row: Option<&'static str>,
 }
 
 enum Ran {
     Reached(HashSet<u32>),
     Failed(String),
-    /// It was not the tool that ran.
+    /// The test ran, but not the tool.
     Nothing,
 }
 
@@ -384,7 +388,7 @@ impl Job {
         let arguments = arguments.iter().map(|of| (*of).to_owned()).collect();
         Self { tool, program: program.clone(), arguments, variables: vec![], row: None }
     }
-    /// A test under a checker.
+    /// A job that runs a test under a checker.
     fn checked(tool: &'static str, program: &Program, test: String, row: &'static str) -> Self {
         let arguments = vec![test, "--exact".to_owned(), "--nocapture".to_owned()];
         Self { tool, program: program.clone(), arguments, variables: vec![], row: Some(row) }
@@ -427,7 +431,7 @@ impl Job {
 mod tests {
     use super::*;
 
-    /// A program that does not say what its tests are was one without tests.
+    /// Regression test: a program whose list of tests failed counted as one without tests.
     #[test]
     fn a_program_without_a_list_of_tests_is_an_error() {
         let program = Program { path: "false".into(), folder: "b".into(), name: "c".to_owned() };
@@ -435,7 +439,7 @@ mod tests {
         assert_eq!(error, "c: exit status: 1 in place of a list of tests");
     }
 
-    /// What a tool that failed had reached was kept, and the next run passed.
+    /// Regression test: the result of a failed tool was kept, and the next run passed.
     #[test]
     fn of_a_tool_that_failed_nothing_is_kept() {
         let folder = tempfile::tempdir().unwrap();
@@ -450,7 +454,7 @@ mod tests {
         let failed = keep([Ran::Failed("it does not end".to_owned()), reached(), reached()]);
         assert_eq!((failed.len(), there()), (1, 1));
         assert_eq!(fs::read_to_string(folder.path().join("stress")).unwrap(), "[3]");
-        // No test had a name that fits, or none was the tool's.
+        // No test matched, or no test used the tool.
         for nothing in [|| Ran::Reached(HashSet::new()), || Ran::Nothing] {
             let failed = keep([reached(), nothing(), reached()]);
             assert_eq!((failed.len(), there()), (1, 1), "{failed:?}");

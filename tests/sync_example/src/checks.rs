@@ -1,9 +1,9 @@
-//! Two scenarios, which all three builds run: as one test, as every interleaving of a model, and under random schedules.
+//! Two scenarios, which all three builds run: as a single test, as every interleaving of a model, and under random schedules.
 
 use crate::Slots;
 use uslab_sync::{Arc, thread};
 
-/// Two threads take slots, and give some back. Nobody gets what somebody else has.
+/// Two threads take slots, and return some of them. No slot has two owners.
 fn owners_differ() {
     let slots = Arc::new(Slots::new([(); 3]));
     let theirs = slots.clone();
@@ -12,7 +12,7 @@ fn owners_differ() {
         drop(first);
         second.map(|slot| {
             let number = slot.number();
-            // He keeps it.
+            // This thread keeps it.
             core::mem::forget(slot);
             number
         })
@@ -25,7 +25,7 @@ fn owners_differ() {
     }
 }
 
-/// Threads count in what they take. No count is lost: what one left there, the next one sees.
+/// Threads increment the values that they take. No increment is lost: the next owner sees the last owner's value.
 fn values_are_handed_over(threads: usize, slots: usize) {
     let slots = Arc::new(Slots::new(vec![0; slots]));
     let count = |slots: &Slots<u32>| {
@@ -66,7 +66,7 @@ uslab_sync::scenarios! {
         loom("values are handed over", Model::new(Bound::Preemptions(2), 260), || values_are_handed_over(2, 2));
         shuttle("values are handed over", Schedules(2_000), || values_are_handed_over(4, 2));
     }
-    /// The way round again after an exchange that failed for no reason.
+    /// The retry after an exchange that failed spuriously.
     an_exchange_may_fail_for_no_reason {
         loom("an exchange may fail for no reason", Model::new(Bound::Preemptions(2), 320), || {
             uslab_sync::weak_arm(2);
@@ -80,7 +80,7 @@ mod stories {
     use std::process::Command;
     use uslab_sync::check::{Bound, model, plant};
 
-    /// Fails: for [`a_failed_execution_tells_its_story_and_is_repeated_alone`].
+    /// Fails for [`a_failed_execution_tells_its_story_and_is_repeated_alone`].
     #[test]
     #[ignore = "fails on purpose"]
     fn fails_on_purpose() {
@@ -109,7 +109,7 @@ mod stories {
             "--include-ignored",
             "--nocapture",
         ]));
-        // The code says nothing of its steps: they are what its atomics did.
+        // The code reports no steps: the steps are the operations of its atomics.
         let story = steps(&first);
         for part in ["thread 0  loads 2 from atomic 1 (Acquire) at src/lib.rs:", " by compare_exchange ("] {
             assert!(story.contains(part), "{part}: {story}");

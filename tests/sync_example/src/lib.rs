@@ -1,9 +1,9 @@
-//! A pool of values whose free slots lie on a lock-free stack (Treiber 1986), and how it is checked.
+//! A pool of values whose free slots are on a lock-free stack (Treiber 1986), and how it is checked.
 //!
-//! Who takes a slot owns its value until he gives it back. A head that is read, and exchanged later, could have been away and
-//! come back meanwhile, with another slot below it (the ABA problem). So it carries a tag, which each take counts up.
+//! The thread that takes a slot owns its value until it returns the slot. Between a load of the head and its exchange, that slot
+//! may be taken and returned with another one below it (the ABA problem). So the head has a tag, which each take increments.
 //!
-//! `checks.rs` has the models, the random schedules and the bug that they must find. In this folder:
+//! `checks.rs` has the models, the random schedules and the bug that they must find. Run in this folder:
 //!
 //! ```text
 //! cargo test                                                                          # std, threads
@@ -17,30 +17,30 @@ use uslab_sync::{AtomicU32, AtomicU64, UnsafeCell, planted};
 #[cfg(test)]
 mod checks;
 
-/// The number of no slot.
+/// Not a slot's number: the end of the list.
 const NONE: u32 = u32::MAX;
-/// One, in the tag of a head.
+/// One, in the tag part of a head.
 const TAG: u64 = 1 << 32;
 
-/// Values in slots, for whichever thread comes.
+/// Values in slots, for any thread.
 #[derive(Debug)]
 pub struct Slots<T> {
-    /// A tag, and the number of the first free slot in the low half.
+    /// A tag in the high half, and the number of the first free slot in the low half.
     head: AtomicU64,
     slots: Box<[Slot<T>]>,
 }
 
 #[derive(Debug)]
 struct Slot<T> {
-    /// The free slot below, while this one is free.
+    /// The next free slot, while this one is free.
     next: AtomicU32,
     value: UnsafeCell<T>,
 }
 
-// SAFETY: a value is reached through its slot alone, which one thread owns at a time.
+// SAFETY: a value is accessed only through its slot, which one thread owns at a time.
 unsafe impl<T: Send> Sync for Slots<T> {}
 
-/// A slot that is taken; it goes back when this is dropped.
+/// A slot that is taken. It is returned on drop.
 #[derive(Debug)]
 pub struct Taken<'a, T> {
     slots: &'a Slots<T>,
@@ -48,10 +48,10 @@ pub struct Taken<'a, T> {
 }
 
 impl<T> Slots<T> {
-    /// A slot for each of `values`, all free.
+    /// Creates a slot for each of `values`, all free.
     pub fn new(values: impl IntoIterator<Item = T>) -> Self {
         let slot = |(number, value): (u32, T)| Slot {
-            // Each lies on the one before.
+            // Each points to the one before it.
             next: AtomicU32::new(number.checked_sub(1).unwrap_or(NONE)),
             value: UnsafeCell::new(value),
         };
@@ -60,19 +60,19 @@ impl<T> Slots<T> {
         Self { head: AtomicU64::new(first.into()), slots }
     }
 
-    /// A free slot, or `None` if there is none.
+    /// Takes a free slot; returns `None` if none is free.
     pub fn take(&self) -> Option<Taken<'_, T>> {
-        // Acquire: pairs with the Release in `give`, so that `next` and the value are those that were left there.
+        // Acquire: pairs with the Release in `give`, so that `next` and the value are those that were written there.
         let mut head = self.head.load(Acquire);
         loop {
             let number = head as u32;
             let slot = self.slots.get(number as usize)?;
-            // Relaxed: ordered by the head. It may be of a later life of the slot: then the head's tag has changed.
+            // Relaxed: ordered by the head. If the slot was reused since, the head's tag has changed, and the exchange fails.
             let next = slot.next.load(Relaxed);
             let tagged = head.wrapping_add(TAG);
             planted!("a take leaves the tag as it is" => let tagged = head);
             let new = tagged & !u64::from(NONE) | u64::from(next);
-            // Relaxed: what it takes was read before. Acquire: as above, of the head that was found instead.
+            // Relaxed: the head was read with Acquire. Acquire on failure: pairs with the Release in `give`, for the head found.
             match self.head.compare_exchange_weak(head, new, Relaxed, Acquire) {
                 Ok(_) => return Some(Taken { slots: self, number }),
                 Err(found) => head = found,
@@ -81,12 +81,12 @@ impl<T> Slots<T> {
     }
 
     fn give(&self, number: u32) {
-        // Relaxed: it is only put below.
+        // Relaxed: the head is only stored as the next slot.
         let mut head = self.head.load(Relaxed);
         loop {
             self.slots[number as usize].next.store(head as u32, Relaxed);
             let new = head & !u64::from(NONE) | u64::from(number);
-            // Release: whoever takes the slot sees `next` and the value.
+            // Release: pairs with the Acquire in `take`, so that the next owner sees `next` and the value.
             match self.head.compare_exchange_weak(head, new, Release, Relaxed) {
                 Ok(_) => return,
                 Err(found) => head = found,
@@ -102,7 +102,7 @@ impl<T> Taken<'_, T> {
     }
     /// Runs `f` on the value.
     pub fn with<R>(&mut self, f: impl FnOnce(&mut T) -> R) -> R {
-        // SAFETY: who took the slot owns the value; `&mut self` keeps it to one borrow at a time.
+        // SAFETY: the thread that took the slot owns the value; `&mut self` keeps it to one borrow at a time.
         self.slots.slots[self.number()].value.with_mut(|value| f(unsafe { &mut *value }))
     }
 }

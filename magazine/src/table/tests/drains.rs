@@ -1,4 +1,4 @@
-//! Stacks, drains and sweeps; and what a drain has to itself on real CPUs.
+//! Stacks, drains and sweeps; and, on real CPUs, a drain's exclusive access to a region.
 
 use super::*;
 
@@ -15,7 +15,7 @@ fn operations_on_a_stack_do_what_they_say() {
     assert!(batch(1..2));
     assert_eq!(look(), (0, 1, 1));
     assert!(!region.push(class, round(2), Commit::Done));
-    // Twice as many places, or as many as it takes, and never beyond the limit.
+    // A batch doubles the number of places, or makes as many as it needs, up to the limit.
     assert!(batch(2..3));
     assert_eq!(look(), (0, 2, 2));
     assert!(batch(3..8));
@@ -24,7 +24,7 @@ fn operations_on_a_stack_do_what_they_say() {
     assert_eq!(look(), (0, 7, 7));
     assert!(batch(8..9));
     assert_eq!(look(), (0, 8, 8));
-    // Only pops and pushes are counted.
+    // Only single pops and pushes are counted.
     assert_eq!(region.pop(class, Commit::Done), Some(round(8)));
     assert!(region.push(class, round(9), Commit::Done));
     assert_eq!(look(), (2, 8, 8));
@@ -33,7 +33,7 @@ fn operations_on_a_stack_do_what_they_say() {
     assert_eq!((magazine.rounds(), look()), (&[round(6), round(7), round(9)][..], (2, 5, 8)));
     let mut none = Magazine::new();
     assert!(!region.pop_batch(class, 6, &mut none, Commit::Done) && none.is_empty());
-    // What fits asks for no place, so the limit does not matter.
+    // A batch that fits into the existing places does not depend on the limit.
     table.set_limit(class, || 2);
     assert!(region.push_batch(class, &rounds(11..14), Commit::Done));
     assert_eq!(look(), (2, 8, 8));
@@ -85,7 +85,7 @@ fn a_drain_takes_what_it_came_for_and_leaves_the_rest() {
     assert!(table.put(1, one, &rounds(1..9)), "until somebody comes back");
 }
 
-/// Once a cache that went took every CPU's region away, twice.
+/// A regression: retiring a class once took every CPU's region away, twice.
 #[test]
 fn a_class_that_goes_asks_nothing_of_cpus_that_did_not_use_it() {
     let table = simulated(3, 64 << 10);
@@ -93,7 +93,7 @@ fn a_class_that_goes_asks_nothing_of_cpus_that_did_not_use_it() {
     assert!((0..3).all(|cpu| table.put(cpu, one, &rounds(1..4))));
     assert!(table.put(1, two, &rounds(4..7)));
     let claims = |claim| [0, 2].map(|cpu| table.region(cpu).unwrap().claim().store(claim, Relaxed));
-    // Who wants these regions waits.
+    // A drain that needs one of these regions waits for its claim.
     claims(1);
     let done = AtomicBool::new(false);
     let passes = table.drains().passes;
@@ -124,7 +124,8 @@ fn a_class_that_goes_asks_nothing_of_cpus_that_did_not_use_it() {
     assert_eq!(table.class(8), Some(two));
 }
 
-/// Once a drain gave away what another one had taken and was still giving away: two owners for each round.
+/// A regression: a drain once gave away rounds that another drain had taken and was still giving away, so that each round had two
+/// owners.
 #[test]
 fn what_a_drain_is_giving_away_is_no_other_drains() {
     let table = simulated(2, 64 << 10);
@@ -157,7 +158,7 @@ fn what_another_drain_took_is_not_handed_over() {
     assert_eq!([5, 6].map(|drain| region.taken_by(class, drain)), [0, 3]);
 }
 
-/// A drain may last: what is open needs none of its lock to be widened.
+/// A drain may take long: widening an open stack must not need its lock.
 #[test]
 fn a_stack_that_is_open_is_widened_beside_a_drain() {
     let table = simulated(1, 1 << 20);
@@ -169,7 +170,7 @@ fn a_stack_that_is_open_is_widened_beside_a_drain() {
     assert!(table.open(&Operation::new(), 0, class, 1000) && region.committed() >= class.end(1000));
 }
 
-/// All idle stacks, and none that has served since the last look.
+/// It takes all idle stacks, and no stack that was used since the last reap.
 #[test]
 fn a_reap_takes_idle_stacks_only() {
     let table = simulated(2, 64 << 10);
@@ -202,7 +203,8 @@ fn a_number_that_was_given_back_is_closed_and_empty_everywhere() {
         assert!(table.put(cpu, class, &rounds(1..5)));
         table.region(cpu).unwrap().pop(class, Commit::Done).unwrap();
     }
-    // Seen, and nothing served: what another owner puts there is not idle at once.
+    // The drain has seen CPU 1's stack, which served nothing: rounds that the class's next owner puts there must not count as
+    // idle immediately.
     assert!(table.put(1, class, &rounds(1..5)));
     let other = table.class(8).unwrap();
     assert!(table.put(2, other, &rounds(1..3)));
@@ -214,13 +216,14 @@ fn a_number_that_was_given_back_is_closed_and_empty_everywhere() {
             (region.head(class), region.cap(class), region.seen(class), region.taken(class)),
             (0, 0, 0, 0)
         );
-        // A late free.
+        // A free that comes after the class was given back.
         assert!(!region.push(class, round(1), Commit::Done) && !table.put(cpu, class, &[round(1)]));
     }
     assert_eq!(table.len(2, other), 2, "and another one is as it was");
 }
 
-/// A stack that is open and empty takes no late free; one that is closed with rounds, as a fork leaves it, keeps none.
+/// One stack is open and empty: it must not accept a late free. The other one is closed with rounds on it, as after a fork: these
+/// must not stay.
 #[test]
 fn a_number_goes_from_stacks_that_are_empty_and_from_stacks_that_are_closed() {
     let table = simulated(2, 64 << 10);
@@ -229,7 +232,7 @@ fn a_number_goes_from_stacks_that_are_empty_and_from_stacks_that_are_closed() {
     while table.region(0).unwrap().pop(class, Commit::Done).is_some() {}
     table.join_sweeps(class, SweepGroup::new(0));
     table.sweep(1..2, Which::All, |_| true);
-    // SAFETY: this thread is the only one.
+    // SAFETY: no other thread uses the table.
     unsafe { table.forget_other_threads() };
     let state = |cpu| (table.len(cpu, class), table.region(cpu).unwrap().is_open(class));
     assert_eq!([state(0), state(1)], [(0, true), (3, false)]);
@@ -239,7 +242,7 @@ fn a_number_goes_from_stacks_that_are_empty_and_from_stacks_that_are_closed() {
     assert_eq!(table.class(8), Some(class));
 }
 
-/// Of a sweep that nobody has collected, too.
+/// The rounds that a sweep took were never collected.
 #[test]
 fn a_number_that_goes_with_what_a_sweep_took_serves_its_next_owner() {
     let table = simulated(1, 64 << 10);
@@ -253,7 +256,7 @@ fn a_number_that_goes_with_what_a_sweep_took_serves_its_next_owner() {
     assert!(table.put(0, class, &rounds(1..4)));
 }
 
-/// What a region notes of one class lies nowhere near what it notes of another one.
+/// The words that a region has for one class must not overlap those of another class.
 #[test]
 fn what_is_noted_of_a_class_is_noted_of_no_other() {
     let table = simulated(1, 1 << 20);
@@ -287,8 +290,8 @@ fn a_cpu_without_a_region_misses() {
 
 // ---------------------------------------------------------------- fork
 
-/// The child has one thread: claims are nobody's, and what a drain of another thread had not begun to give away lies where it
-/// lay.
+/// The child has one thread: claims of other threads must be released, and rounds that another thread's drain had not begun to
+/// give away must be on their stacks.
 #[test]
 fn a_child_finds_no_claim_and_no_drain_of_other_threads() {
     let table = simulated(2, 64 << 10);
@@ -302,10 +305,10 @@ fn a_child_finds_no_claim_and_no_drain_of_other_threads() {
         if taken.len() == 0 {
             return;
         }
-        // The drain is another thread's.
+        // The child is another thread than the one that drains.
         let child = || {
             table.region(1).unwrap().claim().store(1, Relaxed);
-            // SAFETY: no other thread is at work, as in a child.
+            // SAFETY: no other thread uses the table at this time, as in a child after a fork.
             unsafe {
                 table.before_fork();
                 table.after_fork_in_child();
@@ -320,8 +323,8 @@ fn a_child_finds_no_claim_and_no_drain_of_other_threads() {
             assert_eq!(claimed::pop(&table, other), Some(round(6)));
         };
         std::thread::scope(|scope| scope.spawn(child).join()).unwrap();
-        // Back to the parent, so to speak: its drain ends as it began.
-        // SAFETY: this thread is the only one.
+        // Return to the parent's state, in which the drain ends.
+        // SAFETY: no other thread uses the table.
         unsafe { table.close_again(class) };
         while taken.pop().is_some() {}
     });
@@ -329,7 +332,8 @@ fn a_child_finds_no_claim_and_no_drain_of_other_threads() {
     assert!(table.drains.try_lock().is_some() && table.making.try_lock().is_some());
 }
 
-/// Where it noted what it was giving away something else lies by then.
+/// The rounds that a drain gives away are recorded on its thread's stack. After the drain's end that memory is overwritten here:
+/// a fork must not read it.
 #[test]
 fn a_fork_asks_for_nothing_of_a_drain_that_is_over() {
     #[inline(never)]
@@ -343,12 +347,12 @@ fn a_fork_asks_for_nothing_of_a_drain_that_is_over() {
     table.sweep(0..1, Which::All, |_| true);
     assert_eq!(collected(&table, class), [3, 2, 1]);
     uses_the_stack();
-    // SAFETY: this thread is the only one.
+    // SAFETY: no other thread uses the table.
     unsafe { table.forget_other_threads() };
     assert_eq!(table.limits_of(class), (8, 8, 0, false));
 }
 
-/// The clock of the report that says how long a CPU was without its region.
+/// The report shows how long a CPU was without its region.
 #[test]
 fn the_longest_that_a_region_was_away_is_at_least_as_long_as_the_drain_had_it() {
     let table = simulated(2, 64 << 10);
@@ -366,7 +370,7 @@ fn the_longest_that_a_region_was_away_is_at_least_as_long_as_the_drain_had_it() 
     assert!(table.drains().longest_away >= longest, "the longest, and not the last");
 }
 
-/// And where none was, nobody is asked to wait.
+/// If no region was used, no thread has to wait for the drain.
 #[test]
 fn only_regions_that_were_used_are_taken_away() {
     for cpus in [Cpus::os(), Cpus::simulated(3, 1).unwrap()] {
@@ -387,7 +391,7 @@ fn only_regions_that_were_used_are_taken_away() {
         assert_eq!(own(), 1);
         let drains = table.drains();
         assert!(drains.passes == 1 && drains.longest_away > Duration::ZERO, "{drains:?}");
-        // As where the system refuses the fence.
+        // Simulates two refused fences.
         table.refused.add(2);
         assert_eq!((table.drains().passes, table.drains().refused), (3, 2));
     }
@@ -415,14 +419,14 @@ fn a_sweep_takes_from_those_that_take_part_and_each_collects_its_own() {
     assert_eq!((collected(&table, one), collected(&table, silent)), (vec![3, 2, 1, 6, 5, 4], vec![]));
     assert!(collected(&table, one).is_empty(), "once");
     assert_eq!([one, two].map(|class| table.limit(class).load(Relaxed)), [8, 0]);
-    // A drain takes over what nobody has collected; the next sweep does, too.
+    // A drain takes over rounds that were not collected; so does the next sweep.
     assert_eq!(table.drain_all(Which::Idle, &[two]), [(two, vec![13, 12, 11]), (two, vec![16, 15, 14])]);
     assert!(collected(&table, two).is_empty());
     assert!(table.put(2, two, &rounds(1..3)));
     (0..2).for_each(|_| table.sweep(0..3, Which::All, |_| true));
     assert_eq!(collected(&table, two), [2, 1]);
     assert_eq!(table.limit(two).load(Relaxed), 8);
-    // Also what lay on other CPUs than its own.
+    // A drain takes over such rounds from all CPUs, not only from those that it drains.
     assert!(table.put(2, two, &rounds(1..3)));
     table.sweep(0..3, Which::All, |_| true);
     let mut rounds = 0;
@@ -430,7 +434,7 @@ fn a_sweep_takes_from_those_that_take_part_and_each_collects_its_own() {
         rounds += core::iter::from_fn(|| taken.pop()).count()
     });
     assert_eq!((rounds, table.limit(two).load(Relaxed)), (2, 8));
-    // Who is idle nowhere is not closed.
+    // A class without an idle stack is not closed.
     table.join_sweeps(silent, SweepGroup::new(0));
     table.sweep(0..3, Which::Idle, |_| true);
     assert_eq!(table.limit(silent).load(Relaxed), 8);
@@ -442,7 +446,7 @@ fn a_sweep_takes_from_those_that_take_part_and_each_collects_its_own() {
     );
 }
 
-/// Found: each sweep used up who had asked, so a reap that came between left a shrink nothing to sweep.
+/// A regression: each sweep removed the classes from the list, so after a reap a shrink found no class to sweep.
 #[test]
 fn a_sweep_of_idle_stacks_leaves_the_others_to_the_sweep_of_all_that_comes_next() {
     let table = simulated(1, 64 << 10);
@@ -472,7 +476,7 @@ fn what_a_sweep_took_of_a_class_that_goes_is_forgotten_and_its_number_begins_ane
     assert_eq!(table.len(1, class), 3, "its predecessor took part");
 }
 
-/// Found: its stacks stayed closed in the child, and what lay on them was lost.
+/// A regression: the stacks stayed closed in the child, and their rounds were lost.
 #[test]
 fn a_child_finds_what_a_sweep_took_on_its_stacks() {
     let table = simulated(2, 64 << 10);
@@ -480,7 +484,7 @@ fn a_child_finds_what_a_sweep_took_on_its_stacks() {
     assert!((0..2).all(|cpu| table.put(cpu, class, &rounds(1..4))));
     table.join_sweeps(class, SweepGroup::new(0));
     table.sweep(0..2, Which::All, |_| true);
-    // SAFETY: this thread is the only one.
+    // SAFETY: no other thread uses the table, except the one below, which only tries its locks.
     unsafe {
         table.before_fork();
         let free = std::thread::scope(|scope| {
@@ -498,7 +502,7 @@ fn a_child_finds_what_a_sweep_took_on_its_stacks() {
 
 // ---------------------------------------------------------------- real CPUs
 
-/// What was taken away is the drain's alone behind the fence: it looks twice, and sees the same.
+/// Behind the fence a region belongs to the drain alone: the test reads it twice, and must see the same.
 #[test]
 fn a_region_that_was_taken_away_is_written_by_nobody() {
     for cpus in [Cpus::os(), Cpus::os().claimed()] {
@@ -522,7 +526,7 @@ fn a_region_that_was_taken_away_is_written_by_nobody() {
                         turn += 1;
                         if turn % 64 < 32 {
                             if let Some(round) = held.pop() {
-                                // SAFETY: the table lives.
+                                // SAFETY: the table exists until the scope's threads have ended.
                                 if !unsafe { fast_paths.free(round) } {
                                     let rounds = [crate::Round::into_raw(round)];
                                     let push = || match table.cpus.mechanism() {
@@ -540,7 +544,7 @@ fn a_region_that_was_taken_away_is_written_by_nobody() {
                                 }
                             }
                         } else {
-                            // SAFETY: as above.
+                            // SAFETY: the table exists until the scope's threads have ended.
                             held.extend(unsafe { fast_paths.alloc() });
                         }
                     }
@@ -575,9 +579,9 @@ fn a_region_that_was_taken_away_is_written_by_nobody() {
         assert!(used > 0, "{looks} looks at regions, none of which was used");
         let drains = table.drains();
         assert!(drains.passes > 0 && drains.refused == 0, "{drains:?}");
-        // The empty one is as it was.
+        // The empty region must be unchanged.
         let empty = table.home(cpus.count());
-        // SAFETY: in the table's memory, and whoever wrote there was joined.
+        // SAFETY: the region is in the table's memory, and all threads that could write to it have been joined.
         let words = unsafe { core::slice::from_raw_parts(empty.cast::<u64>().as_ptr(), table.region / 8) };
         assert!(words.iter().all(|word| *word == 0), "the empty region was written");
     }

@@ -1,14 +1,14 @@
-//! Pages of stacks that go back.
+//! Pages of idle stacks that are given back to the system.
 
 use super::*;
 
-/// Memory that notes what is granted and what goes back.
+/// Memory that records which ranges are granted and which are given back.
 struct Noting {
     heap: Heap,
     granted: crate::sync::Mutex<Vec<Range<usize>>>,
     gone: crate::sync::Mutex<Vec<Range<usize>>>,
 }
-// SAFETY: the heap's; what is released is made zero.
+// SAFETY: all methods are the heap's, and memory that is given back becomes zero.
 unsafe impl Memory for Noting {
     fn base(&self) -> NonNull<u8> {
         self.heap.base()
@@ -21,13 +21,13 @@ unsafe impl Memory for Noting {
         self.heap.commit(op, range)
     }
     unsafe fn decommit(&self, range: Range<usize>) -> bool {
-        // SAFETY: in the heap's range; by contract nobody minds.
+        // SAFETY: the range is in the heap's memory, and by the method's contract no other thread uses it.
         unsafe { self.base().add(range.start).write_bytes(0, range.len()) };
         self.gone.lock().push(range);
         true
     }
 }
-/// Not where a table would take it for a refusal.
+/// The check is in `drop`, because a table takes a panic in a method for a refusal.
 impl Drop for Noting {
     fn drop(&mut self) {
         let granted = self.granted.lock().clone();
@@ -49,7 +49,7 @@ fn noting_in(cpus: u32, region: usize) -> Table<Noting> {
     Table::new(cpus, region, Noting { heap, granted, gone }).unwrap()
 }
 
-/// The rest of a room once went back, too.
+/// A regression: the rest of the class's room was once given back, too.
 #[test]
 fn what_was_never_granted_does_not_go_back() {
     let table = noting_in(1, 1 << 20);
@@ -65,7 +65,7 @@ fn what_was_never_granted_does_not_go_back() {
 #[test]
 fn pages_of_idle_stacks_go_back_once_and_those_beside_stay() {
     let table = noting(2);
-    // Two that share a page, one of two pages, and one of a size that shares with nobody.
+    // Two classes share a page, one has two pages, and one has another size, which shares no page.
     let [a, b] = [100; 2].map(|reach| table.class(reach).unwrap());
     let large = table.class(700).unwrap();
     let alone = table.class(30).unwrap();
@@ -94,7 +94,7 @@ fn pages_of_idle_stacks_go_back_once_and_those_beside_stay() {
         assert!(table.put(1, class, &rounds(1..9)), "it serves again");
         assert_eq!(table.limit(class).load(Relaxed), [100, 100, 700, 30][class.index as usize - 1]);
     }
-    // Numbers that are given back leave nothing either.
+    // Classes that are given back leave no pages, either.
     classes.iter().for_each(|class| table.retire(*class));
     assert_eq!(table.decommit_idle(), (pages + 2) * PAGE);
     assert!(table.region(1).unwrap().backed().is_empty());
@@ -116,7 +116,7 @@ fn a_stack_that_was_never_used_is_closed_already_and_has_no_page_to_give_back() 
     assert_eq!(*table.memory.gone.lock(), [gone]);
 }
 
-/// Found: they were zero before the supplier had them.
+/// A regression: the rounds were overwritten with zeros before the supplier had them.
 #[test]
 fn rounds_that_are_being_given_away_stay_on_their_page() {
     let table = noting(1);
@@ -149,7 +149,8 @@ fn what_a_stack_has_served_stays_counted_when_its_page_goes_back() {
     assert_eq!(table.class(700).map(|class| region.served(class)), Some((0, 0)), "another owner begins anew");
 }
 
-/// Found: a stack that no drain had seen yet was closed with its rounds, because the class's page of another CPU went back.
+/// A regression: a stack that no drain had seen yet was closed with rounds on it, because the class's page of another CPU was
+/// given back.
 #[test]
 fn a_stack_that_nobody_saw_stays_as_it_is_while_pages_of_another_cpu_go_back() {
     let table = noting(2);
@@ -170,7 +171,7 @@ fn pages_are_told_apart_in_runs() {
     assert_eq!(pages.runs().collect::<Vec<_>>(), [0..2, 63..66, 1023..1024]);
 }
 
-/// The heap gives none back. The stacks are closed all the same, and begin anew.
+/// The heap gives no memory back. The stacks are closed nevertheless, and can be used again.
 #[test]
 fn where_no_page_can_go_back_none_is_said_to_have_gone() {
     let table = simulated(1, 128 << 10);

@@ -23,7 +23,7 @@ fn rounds(numbers: Range<usize>) -> Vec<NonNull<u8>> {
     numbers.map(round).collect()
 }
 
-/// A table of `cpus` simulated CPUs on heap memory of regions of `region` bytes.
+/// A table of `cpus` simulated CPUs, on heap memory, with regions of `region` bytes.
 fn simulated(cpus: u32, region: usize) -> Table<Heap> {
     let cpus = Cpus::simulated(cpus, 1).unwrap();
     let memory = Heap::new(Table::<Heap>::footprint(&cpus, region)).unwrap();
@@ -31,7 +31,7 @@ fn simulated(cpus: u32, region: usize) -> Table<Heap> {
 }
 
 impl<M: Memory> Table<M> {
-    /// Puts rounds on the class's stack on `cpu`, which is nobody else's.
+    /// Puts rounds on the class's stack on `cpu`. No other thread may use that stack.
     fn put(&self, cpu: u32, class: Class, rounds: &[NonNull<u8>]) -> bool {
         let region = self.region(cpu).unwrap();
         let push = || region.push_batch(class, rounds, Commit::Done);
@@ -51,7 +51,7 @@ impl<M: Memory> Table<M> {
     }
 }
 
-/// Rounds that are given away, as numbers.
+/// The rounds that the class collects, as numbers.
 fn collected(table: &Table<impl Memory>, class: Class) -> Vec<usize> {
     let mut rounds = vec![];
     table.collect(class, |_, taken| {
@@ -60,7 +60,7 @@ fn collected(table: &Table<impl Memory>, class: Class) -> Vec<usize> {
     rounds
 }
 
-/// What a profile does that needs to see allocations only.
+/// A profile that must see only allocations closes the inlined paths like this.
 #[test]
 fn frees_by_address_stay_open_where_only_they_are_to() {
     use crate::shadow::TestSupplier;
@@ -82,15 +82,15 @@ fn frees_by_address_stay_open_where_only_they_are_to() {
         let (mut freed, mut had) = (0, 0);
         for _ in 0..1000 {
             used();
-            // A drain that comes meanwhile leaves closed what is.
+            // A drain in between must leave closed paths closed.
             layer.drain(&supplier, 0..u32::MAX);
             used();
-            // SAFETY: the layer lives.
+            // SAFETY: the layer exists until the end of the test.
             assert_eq!(unsafe { allocs.alloc_fast() }, None);
-            // SAFETY: as above.
+            // SAFETY: the layer exists until the end of the test.
             if let Some(round) = unsafe { behind.alloc_fast() } {
                 had += 1;
-                // SAFETY: as above.
+                // SAFETY: the layer exists until the end of the test, and `round` was allocated from it.
                 if unsafe { frees.free_fast(round) } { freed += 1 } else { layer.free(&supplier, round) }
             }
         }
@@ -103,7 +103,8 @@ fn frees_by_address_stay_open_where_only_they_are_to() {
     assert_eq!(supplier.free.borrow().len(), 100);
 }
 
-/// What a profile does to see each operation, and what drains must leave closed meanwhile.
+/// A profile that must see all operations closes the inlined paths like this; drains in between must leave
+/// them closed.
 #[test]
 fn inlined_paths_that_are_closed_miss_and_the_others_use_the_same_stacks() {
     use crate::shadow::TestSupplier;
@@ -112,7 +113,7 @@ fn inlined_paths_that_are_closed_miss_and_the_others_use_the_same_stacks() {
     let (table, supplier) = (table(Cpus::os()), TestSupplier::new(100, 1));
     let layer: Layer<TestRound> = Layer::new(&table, Config::new(4, 2, 2)).unwrap();
     let inlined = layer.fast_path(Words::Inlined);
-    // SAFETY: the layer lives.
+    // SAFETY: the layer exists until the end of the test.
     let hits = || unsafe { inlined.alloc_fast() }.inspect(|round| layer.free(&supplier, *round)).is_some();
     let used = || {
         let held: Vec<TestRound> = (0..9).map(|_| layer.alloc(&supplier).unwrap()).collect();
@@ -125,17 +126,18 @@ fn inlined_paths_that_are_closed_miss_and_the_others_use_the_same_stacks() {
         used();
         for _ in 0..1000 {
             assert!(!hits());
-            // SAFETY: as above.
+            // SAFETY: the layer exists until the end of the test; the path is closed, so the round is not put
+            // on a stack.
             assert!(!unsafe { inlined.free_fast(TestRound(1000)) });
         }
         layer.flush_all(&supplier);
         assert_eq!(supplier.free.borrow().len(), 100, "each round went one way");
     }
     table.open_inlined();
-    // Behind a drain, too, which takes each CPU's words away and puts them back.
+    // The paths stay open after a drain, which takes each CPU's words away and puts them back.
     for _ in 0..2 {
         if layer.mechanism() == Mechanism::Rseq {
-            // The thread may be elsewhere each time.
+            // The thread may be on another CPU each time.
             assert!((0..1000).any(|_| {
                 used();
                 hits()
@@ -146,7 +148,8 @@ fn inlined_paths_that_are_closed_miss_and_the_others_use_the_same_stacks() {
     assert_eq!(supplier.free.borrow().len(), 100);
 }
 
-/// Of each number that a section may read, the two that say that there is no CPU included.
+/// Checks the word for each number that a section may read, with the two numbers that mean that there is no
+/// CPU.
 #[test]
 fn each_word_leads_to_the_region_of_its_cpu_or_to_the_empty_one() {
     use crate::Mechanism;
@@ -155,10 +158,10 @@ fn each_word_leads_to_the_region_of_its_cpu_or_to_the_empty_one() {
         let class = table.class(8).unwrap();
         assert!((0..count).all(|cpu| table.put(cpu, class, &rounds(1..2))));
         let set = SPARE + cpus.slots() as usize;
-        // Of inlined paths, and of frees by address, whether they are closed.
+        // `closed` is for the words of inlined paths, and for those of frees by address.
         let check = |closed: [bool; 2]| {
             for slot in 0..3 * set {
-                // SAFETY: `new` has written so many words.
+                // SAFETY: `new` has written three sets of words at the start of the memory.
                 let word = unsafe { table.memory.base().cast::<AtomicPtr<u8>>().add(slot).as_ref() };
                 let open = slot < set || !closed[slot / set - 1];
                 let cpu = (slot % set).checked_sub(SPARE).filter(|cpu| open && *cpu < count as usize);
@@ -171,7 +174,7 @@ fn each_word_leads_to_the_region_of_its_cpu_or_to_the_empty_one() {
             assert!(table.close_inlined(with_frees));
             let sections = cpus.mechanism() == Mechanism::Rseq;
             check([sections, sections && with_frees]);
-            // A drain that takes all of them away puts back what is open.
+            // A drain takes all regions away, and restores only the words that are open.
             let one_at_a_time = table.lock_drains();
             assert!(table.own_regions(0..count, |_| true, &mut |_| ()));
             check([sections, sections && with_frees]);

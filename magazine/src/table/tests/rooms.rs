@@ -1,4 +1,4 @@
-//! Numbers, rooms, and what is committed of regions.
+//! Class numbers, their rooms, and the committed part of regions.
 
 use super::*;
 
@@ -28,13 +28,14 @@ fn without_a_number_or_a_room_there_is_no_class() {
     assert_eq!(numbers(64 << 10, u16::MAX), 0);
 }
 
-/// How many cases, of how many steps: few under Miri.
+/// Number of cases, and of steps in each: few under Miri.
 const ROOMS: (u32, usize) = if cfg!(miri) { (4, 20) } else { (200, 200) };
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: ROOMS.0, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever is asked for and given back in whatever order: no two stacks share a word, and none leaves its region.
+    /// Classes are requested and given back in any order: no two stacks share a word, and none extends over the end of its
+    /// region.
     #[test]
     fn rooms_never_overlap(steps in prop::collection::vec((0..3_u8, any::<u16>(), 0..16_u8), 1..ROOMS.1)) {
         let (table, mut classes) = (simulated(1, 2 << 20), Vec::<(Class, usize)>::new());
@@ -56,7 +57,7 @@ proptest! {
     }
 }
 
-/// What lies at the same place of each page shares a set of a cache.
+/// Words at the same offset of different pages compete for the same set of a processor's cache.
 #[test]
 fn stacks_of_a_page_and_more_begin_at_different_places_of_their_pages() {
     let table = simulated(1, 2 << 20);
@@ -66,7 +67,7 @@ fn stacks_of_a_page_and_more_begin_at_different_places_of_their_pages() {
     assert_eq!(two.abs_diff(one) / LINE, 7, "the lowest rounds of neighbours share no line's set");
 }
 
-/// The smallest power of two that holds the stack wherever it begins.
+/// A room is the smallest power of two that holds the stack for every possible offset in it.
 #[test]
 fn rooms_are_as_small_as_their_stacks_allow() {
     let rooms = [1, 4, 5, 12, 13, 252, 253, 388, 389, 1216].map(Table::<Heap>::room);
@@ -85,7 +86,7 @@ fn rooms_are_as_small_as_their_stacks_allow() {
     assert_eq!(rooms, expected);
 }
 
-/// A pop finds the end of its stack by a null below it.
+/// A pop recognises the end of its stack by a null in the word below it.
 #[test]
 fn the_word_below_a_stack_stays_null() {
     let table = simulated(2, 128 << 10);
@@ -109,7 +110,7 @@ fn the_word_below_a_stack_stays_null() {
                 assert_eq!((popped, region.round(*class, 0)), (*reach, None));
             }
         }
-        // The same rooms, for others.
+        // The same rooms are used by new classes.
         for (class, reach) in &mut used {
             table.retire(*class);
             *class = table.class(*reach as u16).unwrap();
@@ -120,13 +121,13 @@ fn the_word_below_a_stack_stays_null() {
 
 // ---------------------------------------------------------------- memory
 
-/// A heap that grants what lies below its limit, and nothing twice.
+/// A heap that grants memory below a limit, and grants no memory twice.
 struct Refusing {
     heap: Heap,
     granted: Counter,
     has: crate::sync::Mutex<Vec<Range<usize>>>,
 }
-// SAFETY: as the heap's; it grants less.
+// SAFETY: all methods are the heap's; some commits are refused.
 unsafe impl Memory for Refusing {
     fn base(&self) -> NonNull<u8> {
         self.heap.base()
@@ -142,7 +143,7 @@ unsafe impl Memory for Refusing {
         true
     }
 }
-/// Not where a table would take it for a refusal.
+/// The check is in `drop`, because a table takes a panic in a method for a refusal.
 impl Drop for Refusing {
     fn drop(&mut self) {
         let mut has = self.has.lock().clone();
@@ -161,11 +162,11 @@ fn refusing(cpus: u32, region: usize) -> Table<Refusing> {
     Table::new(cpus, region, Refusing { heap, granted, has }).unwrap()
 }
 
-/// Once the panic reached the caller of the allocation.
+/// A regression: the panic once reached the caller of the allocation.
 #[test]
 fn a_panic_of_a_commit_is_a_refusal() {
     struct Panics(Heap);
-    // SAFETY: as the heap's; it grants less.
+    // SAFETY: all methods are the heap's; some commits panic, which is a refusal.
     unsafe impl Memory for Panics {
         fn base(&self) -> NonNull<u8> {
             self.0.base()
@@ -196,11 +197,11 @@ fn a_refused_commit_is_a_miss_and_nothing_is_widened() {
     let region = table.region(0).unwrap();
     assert!(!table.put(0, small, &rounds(1..3)));
     assert_eq!((region.committed(), region.cap(small), region.pop(small, Commit::Done)), (0, 0, None));
-    // The first step and no more.
+    // One step is granted.
     table.memory.granted.set((PAGE + STEP) as u64);
     assert!(table.put(0, small, &rounds(1..3)));
     assert_eq!((region.committed(), region.cap(small)), (STEP, 2));
-    // As far as the step reaches, and no farther.
+    // Only places within the granted step can be used.
     assert!(table.put(0, large, &rounds(1..3)) && !table.put(0, large, &rounds(3..15_000)));
     assert_eq!((region.committed(), region.cap(large), region.cap(small)), (STEP, 2, 2));
     assert_eq!((table.len(0, large), table.len(0, small)), (2, 2));
@@ -242,13 +243,13 @@ fn a_stack_may_end_where_the_committed_part_of_its_region_does() {
     assert!(!table.commit(&Operation::new(), 0, class, places as u32 + 1), "and no more is to be had");
 }
 
-/// A heap that grants a part of a region when another thread asks for the same.
+/// A heap whose commit of a region lasts until another thread requests the same part.
 struct Slow {
     heap: Heap,
     asked: AtomicBool,
     asked_again: AtomicBool,
 }
-// SAFETY: the heap's.
+// SAFETY: all methods are the heap's.
 unsafe impl Memory for Slow {
     fn base(&self) -> NonNull<u8> {
         self.heap.base()
@@ -257,13 +258,13 @@ unsafe impl Memory for Slow {
         self.heap.bytes()
     }
     fn commit(&self, op: &Operation, range: Range<usize>) -> bool {
-        // Not of the words, which are first.
+        // The words at the start are committed first, without waiting.
         if range.start > 0 {
             self.asked.store(true, Relaxed);
             while !self.asked_again.load(Relaxed) {
                 crate::sync::thread::yield_now();
             }
-            // That one is on its way to the lock.
+            // The other thread is about to wait for the lock.
             (0..1000).for_each(|_| crate::sync::thread::yield_now());
         }
         self.heap.commit(op, range)
@@ -290,7 +291,7 @@ fn what_another_thread_has_committed_meanwhile_is_enough() {
     assert_eq!(table.region(0).unwrap().committed(), STEP);
 }
 
-/// Memory of the system: a program that writes where nothing was granted ends.
+/// Memory of the system that can only be read where nothing was granted: a write there ends the program.
 #[cfg(all(target_os = "linux", target_arch = "x86_64", not(any(miri, uslab_heap))))]
 struct Granting {
     base: NonNull<u8>,
@@ -304,7 +305,7 @@ mod granting {
     impl Granting {
         pub(super) fn new(bytes: usize) -> Self {
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-            // SAFETY: a new mapping, where the system likes.
+            // SAFETY: a new mapping, at an address that the system chooses, so it overlaps no other one.
             let base = unsafe { libc::mmap(core::ptr::null_mut(), bytes, libc::PROT_READ, flags, -1, 0) };
             assert_ne!(base, libc::MAP_FAILED);
             Self { base: NonNull::new(base.cast()).unwrap(), bytes }
@@ -312,15 +313,15 @@ mod granting {
     }
     impl Drop for Granting {
         fn drop(&mut self) {
-            // SAFETY: mapped in `new`, and nobody else's.
+            // SAFETY: the range was mapped in `new`, and only this value uses it.
             unsafe { libc::munmap(self.base.as_ptr().cast(), self.bytes) };
         }
     }
     // SAFETY: the mapping is owned by the value and only handed out by address.
     unsafe impl Send for Granting {}
-    // SAFETY: as above; no method writes to it.
+    // SAFETY: the mapping is only handed out by address, and no method of the value writes to it.
     unsafe impl Sync for Granting {}
-    // SAFETY: mapped as zeros at the start of a page, until drop; what was granted may be written to.
+    // SAFETY: the memory is mapped until drop, begins at a page and is zero; granted parts can be written to.
     unsafe impl Memory for Granting {
         fn base(&self) -> NonNull<u8> {
             self.base
@@ -331,7 +332,7 @@ mod granting {
         fn commit(&self, _: &Operation, range: Range<usize>) -> bool {
             assert!(range.start <= range.end && range.end <= self.bytes);
             let access = libc::PROT_READ | libc::PROT_WRITE;
-            // SAFETY: within the mapping.
+            // SAFETY: the range is within the mapping, as the assertion above shows.
             unsafe {
                 let start = self.base.add(range.start).as_ptr();
                 libc::mprotect(start.cast(), range.len(), access) == 0
@@ -340,7 +341,7 @@ mod granting {
     }
 }
 
-/// Neither the region of a CPU that was never used nor, on another one, a stack that nobody came to.
+/// The region of a CPU that was never used must not be written to; nor must a stack that was never used, on another CPU.
 #[cfg(all(target_os = "linux", target_arch = "x86_64", not(any(miri, uslab_heap))))]
 #[test]
 fn what_nobody_used_is_looked_at_and_not_written() {
@@ -368,7 +369,7 @@ fn what_nobody_used_is_looked_at_and_not_written() {
     }
     used();
     table.sweep(0..2, Which::All, |_| true);
-    // SAFETY: this thread is the only one.
+    // SAFETY: no other thread uses the table.
     unsafe { table.forget_other_threads() };
     assert_eq!(table.drain_all(Which::All, &both), given);
     assert_eq!(table.decommit_idle(), 0);
@@ -377,7 +378,7 @@ fn what_nobody_used_is_looked_at_and_not_written() {
     assert_eq!([0, 1].map(|cpu| table.region(cpu).unwrap().committed()), [STEP, 0]);
 }
 
-/// Behind the empty region, as much as a region, committed step by step.
+/// This room follows the empty region. It has the size of a region, and is committed step by step.
 #[test]
 fn room_for_magazines_of_depots_is_cut_once_and_used_again() {
     let magazine = size_of::<crate::depot::Slot>();
@@ -433,7 +434,7 @@ fn a_region_is_committed_where_its_cpu_was_used_and_as_far_as_classes_reach() {
     assert!(!table.open(&Operation::new(), 4, near, 1), "a CPU without a region");
 }
 
-/// A region of addresses has its full length; regions that are memory share what there is for all of them.
+/// A region of addresses has its full length; regions on a heap share a fixed amount of memory.
 #[test]
 fn footprints_hold_the_words_the_regions_the_empty_one_and_the_depots() {
     for count in [1, 3, 32, 1024] {
@@ -476,7 +477,7 @@ fn no_head_or_cap_lies_at_the_beginning_of_a_line() {
     }
 }
 
-/// Threads that ask for a magazine's room at the same moment get one each.
+/// If several threads request a magazine's room at the same time, each gets a different one.
 #[test]
 fn rooms_of_magazines_that_threads_ask_for_at_once_are_apart() {
     let (rounds, each) = if cfg!(miri) { (1, 10) } else { (20, 400) };
@@ -495,7 +496,7 @@ fn rooms_of_magazines_that_threads_ask_for_at_once_are_apart() {
     }
 }
 
-/// Once it was made, and panicked in the first free of a class that lay behind what can be described.
+/// A regression: such a region was once accepted, and the first free of a class beyond 4 MiB panicked.
 #[test]
 fn a_region_of_more_than_four_mib_is_refused() {
     let cpus = Cpus::simulated(1, 1).unwrap();

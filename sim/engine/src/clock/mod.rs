@@ -1,32 +1,31 @@
-//! Virtual time: what operations cost on many CPUs.
+//! Virtual time: the cost of operations on many CPUs.
 //!
-//! Each CPU has its own clock. The CPU that is furthest behind goes next (of several the first one), does one whole operation,
-//! and is then later by what that cost: its own work, the locks that it had to wait for, and the cache lines that had to
-//! travel to it.
+//! Each CPU has its own clock. The CPU that is furthest behind runs next (of several, the first one). It does one whole
+//! operation, and its clock advances by the cost: its own work, the wait for locks, and the cache lines that had to travel to it.
 //!
-//! - **A lock** is free from some moment on. Who comes earlier waits until then.
-//! - **A line** is where it was last written, and where it was read since. Whoever reads it elsewhere, or writes to what others
-//!   have, has it fetched, over a distance that the [profile](Profile) gives a price.
+//! - **A lock** is free from some point in time on. A CPU that comes earlier waits until then.
+//! - **A line** is at the CPU that last wrote it, and at those that have read it since. A CPU that reads it elsewhere, or writes
+//!   a line that others have, fetches it, over a distance to which the [profile](Profile) gives a price.
 //!
-//! A [`Model`] tells what its operations do beyond what their CPU holds: its [deeds](Deed). Each deed has a lock or none, lines,
-//! and work under the lock. Prices are from a [`Profile`], and each one says where it was measured.
+//! A [`Model`] reports what its operations do beyond what their CPU holds: its [deeds](Deed). Each deed has a lock or none,
+//! lines, and work under the lock. Prices are from a [`Profile`], and each one names the source of its measurement.
 //!
 //! # Which lines
 //!
-//! | what | when it is touched | lines |
+//! | what | when it is accessed | lines |
 //! |---|---|---|
-//! | a lock, with what it protects | by each deed that takes it | [`Lines::depot`], [`Lines::lists`]; of the zone three |
+//! | a lock, with what it protects | by each deed that takes it | [`Lines::depot`], [`Lines::lists`]; three for the zone |
 //! | a magazine's place in the depot | written by a free that leaves its magazine there, read by an allocation that takes it | its objects by 8 bytes, and 16 bytes before them |
-//! | the frame of a page: a slab's bitmap, its links; which slab a page is of | an object leaves or comes back; its slab or a neighbour on the list moves; the slab is made | one |
-//! | what is counted | every operation that is not its CPU's own alone | [`Lines::counts`], and with them the lock's of the depot |
-//! | what is counted of slabs | one is made or given back | [`Lines::slabs`] |
+//! | the frame of a page: a slab's bitmap, its links; the slab of a page | an object is allocated or freed; its slab or a neighbour on the list moves; the slab is created | one |
+//! | counters of operations | every operation that uses more than its own CPU's memory | [`Lines::counts`], and with them those of the depot's lock |
+//! | counters of slabs | a slab is created or freed | [`Lines::slabs`] |
 //!
 //! A test (`tests/sim/lines.rs`) runs the shipping allocator on 2, 4 and 8 simulated CPUs with the operations of
 //! [`uslab-model`](crate::models::uslab), traces each of its loads and stores through a MESI protocol, and compares. Other
-//! designs have no memory, so their lines follow from the same rules and are checked against nothing.
+//! designs have no memory, so their lines follow from the same rules and cannot be checked.
 //!
-//! Not counted: memory that the allocator makes for itself, and reaps. Each slab that is made or given back is taken to
-//! visit the zone. Per-CPU pages spare the shipping code most of these visits, and one that it does make moves some twelve lines.
+//! Not counted: memory that the allocator allocates for itself, and reaps. Each slab that is created or freed is assumed to visit
+//! the zone. Per-CPU pages spare the shipping code most of these visits, and one that it does make moves some twelve lines.
 
 mod profile;
 mod source;
@@ -50,124 +49,124 @@ use team::Team;
 use trace::Trace;
 use uslab_magazine::Paths;
 
-/// A lock of the simulated machine. Those of a cache have its number.
+/// A lock of the simulated machine. Locks of a cache have its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Lock {
-    /// What CPUs share above the slabs: a depot, a barn, a shared array.
+    /// The lock of what CPUs share above the slabs: a depot, a barn, a shared array.
     Depot(u32),
-    /// The lists of slabs.
+    /// The lock of the lists of slabs.
     Lists(u32),
-    /// The page allocator.
+    /// The lock of the page allocator.
     Zone,
 }
 
-/// A cache line, or a few that travel together.
+/// A cache line, or several that travel together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Line {
     /// A lock, with what it protects.
     Lock(Lock),
-    /// A container's place in the depot of a cache, from the bottom.
+    /// A container's place in the depot of a cache, counted from the bottom.
     Place(u32, u32),
-    /// What is known of a page.
+    /// The frame of a page.
     Frame(u32),
-    /// What is counted of operations on a cache that are not their CPU's own alone,
+    /// A cache's counters of operations that use more than their own CPU's memory.
     Counts(u32),
-    /// and of its slabs.
+    /// A cache's counters of slabs.
     Slabs(u32),
 }
 
-/// How a lock fared.
+/// Counts of a lock, or of all locks of a kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct LockCounts {
-    /// How often it was taken.
+    /// The number of acquisitions.
     pub taken: u64,
-    /// How often somebody had to wait for it.
+    /// Acquisitions that had to wait.
     pub contended: u64,
-    /// Nanoseconds of waiting, of all CPUs together.
+    /// Nanoseconds of waiting, summed over all CPUs.
     pub waited_ns: f64,
 }
 
-/// How a run went.
+/// The result of a run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Outcome {
-    /// CPUs.
+    /// The number of CPUs.
     pub cpus: u32,
     /// Allocations and frees of all CPUs.
     pub operations: u64,
-    /// Nanoseconds until the last CPU was done.
+    /// Nanoseconds until the last CPU finished.
     pub ns: f64,
-    /// Operations in a microsecond, of all CPUs together.
+    /// Operations per microsecond, of all CPUs together.
     pub operations_per_us: f64,
-    /// Nanoseconds of all CPUs that went into waiting for locks, as a part of all of their time.
+    /// The fraction of all CPUs' time that was spent waiting for locks.
     pub waiting: f64,
-    /// Lines that travelled, for each operation.
+    /// Lines that travelled, per operation.
     pub lines_per_operation: f64,
-    /// What CPUs share above the slabs.
+    /// The locks of what CPUs share above the slabs.
     pub depot: LockCounts,
-    /// The lists of slabs.
+    /// The locks of the lists of slabs.
     pub lists: LockCounts,
-    /// The page allocator.
+    /// The lock of the page allocator.
     pub zone: LockCounts,
-    /// Operations by the dearest thing that they did.
+    /// Operations by where they were served.
     #[cfg_attr(test, ts(type = "Record<Path, number>"))]
     pub paths: Paths,
     /// Slabs of all caches at the end.
     pub slabs: u64,
-    /// Objects of a magazine, a sheaf or an array at the end, of the first cache; 0: the design has none.
+    /// Objects of a magazine, a sheaf or an array of the first cache at the end; 0 if the design has none.
     pub container: u32,
 }
 
-/// What an operation did.
+/// The effects of an operation.
 struct Did<'a> {
     /// The cache.
     cache: u32,
     deeds: &'a [Deed],
-    /// Pages whose frames it touched.
+    /// Pages whose frames it accessed.
     frames: &'a [u32],
-    /// It took a lock of its own CPU.
+    /// `true` if it took a lock of its own CPU.
     locked: bool,
-    /// Objects of a container that changes hands,
+    /// Objects of a container that is exchanged.
     container: u32,
-    /// its place among those in the depot,
+    /// The container's place among those in the depot.
     place: u32,
-    /// and whether it came from there: it is an allocation.
+    /// `true` if the container is taken from the depot: the operation is an allocation.
     taken: bool,
     lines: Lines,
 }
 
 impl Did<'_> {
-    /// How many lines these are.
+    /// The number of cache lines.
     fn size(&self, line: Line) -> u32 {
         match line {
             Line::Lock(Lock::Depot(_)) => self.lines.depot,
             Line::Lock(Lock::Lists(_)) => self.lines.lists,
             Line::Counts(_) => self.lines.counts,
             Line::Slabs(_) => self.lines.slabs,
-            // Pointers of 8 bytes behind a header of 16.
+            // Pointers of 8 bytes after a header of 16.
             Line::Place(..) => (16 + 8 * self.container).div_ceil(64),
-            // A visit moves some twelve, and per-CPU pages spare most slabs theirs.
+            // A visit moves some twelve lines, and per-CPU pages spare most slabs the visit.
             Line::Lock(Lock::Zone) => 3,
             Line::Frame(_) => 1,
         }
     }
 }
 
-/// What is done to a line.
+/// An access to a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Access {
     Read,
     Write,
 }
 
-/// Many CPUs, their locks and lines.
+/// The state of all CPUs, locks and lines.
 #[derive(Debug)]
 struct Clock<'p> {
     profile: &'p Profile,
-    /// When a lock is free.
+    /// When each lock becomes free.
     free: FxHashMap<Lock, f64>,
-    /// The CPUs that have a line: who wrote it last, and who has read it since.
+    /// The CPUs that have each line: the last writer, and those that have read it since.
     lines: FxHashMap<Line, Vec<u32>>,
     counts: FxHashMap<Lock, LockCounts>,
     travelled: u64,
@@ -186,7 +185,8 @@ impl<'p> Clock<'p> {
         }
     }
 
-    /// How all locks of a kind fared. Waiting is summed in the order of their numbers: the same run gives the same bits.
+    /// The counts of all locks of a kind. Waiting times are added in the order of the locks' numbers, so that the same run gives
+    /// the same bits.
     fn locks(&self, kind: fn(&Lock) -> bool) -> LockCounts {
         let mut all: Vec<_> = self.counts.iter().filter(|(lock, _)| kind(lock)).collect();
         all.sort_by_key(|(lock, _)| **lock);
@@ -197,7 +197,7 @@ impl<'p> Clock<'p> {
         })
     }
 
-    /// Nanoseconds until the CPU has a line, for itself alone if it writes there.
+    /// Nanoseconds until the CPU has the line; for a write, until no other CPU has it.
     fn fetch(&mut self, cpu: u32, line: Line, access: Access, did: &Did<'_>) -> f64 {
         let copies = self.lines.entry(line).or_default();
         let here = copies.contains(&cpu);
@@ -218,7 +218,7 @@ impl<'p> Clock<'p> {
         }
     }
 
-    /// When an operation is done that began at `now`, and whether it had to wait for a lock of what CPUs share.
+    /// Returns when an operation that began at `now` is done, and whether it had to wait for a lock of what CPUs share.
     fn charge(&mut self, cpu: u32, now: f64, did: &Did<'_>) -> (f64, bool) {
         let profile = self.profile;
         let mut t = now + profile.own.ns + if did.locked { profile.lock.ns } else { 0.0 };
@@ -254,7 +254,7 @@ impl<'p> Clock<'p> {
             if let Some(lock) = lock {
                 self.free.insert(lock, t);
             }
-            // When the lock is free again.
+            // The time at which the lock is free again.
             if *deed == Deed::Exchange {
                 let access = if did.taken { Access::Read } else { Access::Write };
                 t += self.fetch(cpu, Line::Place(did.cache, did.place), access, did);
@@ -271,22 +271,23 @@ impl<'p> Clock<'p> {
     }
 }
 
-/// A run is that many of the intervals by which designs adapt, however long they are: it takes milliseconds, and they seconds.
+/// A run has this many of the intervals by which designs adapt, however long these are: a run takes milliseconds, and real
+/// intervals take seconds.
 pub const INTERVALS: u64 = 20;
 
-/// A run that cannot be.
+/// A run that is not possible.
 #[derive(Debug, thiserror::Error)]
 pub enum ClockError {
-    /// The design cannot run like that.
+    /// The design does not support it.
     #[error(transparent)]
     Unable(#[from] Unable),
-    /// A conservation law did not hold.
+    /// An invariant did not hold.
     #[error("a conservation law does not hold: {0}")]
     Violated(String),
-    /// The simulated machine has no more memory.
+    /// The simulated machine is out of memory.
     #[error("{0} CPUs: the simulated machine has no memory left")]
     NoMemory(u32),
-    /// Bytes that are no operations.
+    /// The stream's bytes are invalid.
     #[error("the stream is damaged")]
     Damaged,
 }
@@ -313,7 +314,7 @@ pub fn run<P: Policy>(
 }
 
 /// Runs a recorded stream back to back, on as many CPUs as it has: each does its own operations on objects as fast as it can. A
-/// free on another CPU waits for the allocation. Times of the recording, pages that are of no cache, and shrinks do not count.
+/// free on another CPU waits for the allocation. Times of the recording, pages that belong to no cache, and shrinks are ignored.
 ///
 /// The same stream gives the same outcome, to the bit.
 ///
@@ -330,7 +331,7 @@ pub fn run_stream<P: Policy>(
     drive::<P, _>(pages, knobs, &stream.caches, trace, profile, operations, 0.0)
 }
 
-/// Runs what a source says: `total` operations, roughly, with so many nanoseconds of something else after each.
+/// Runs the operations of a source, roughly `total` of them, with `think` nanoseconds of other work after each.
 fn drive<'p, P: Policy, S: Source<Given<'p>>>(
     pages: &'p Pages,
     knobs: P::Knobs,
@@ -368,7 +369,7 @@ fn drive<'p, P: Policy, S: Source<Given<'p>>>(
             }
         };
         done += 1;
-        // Large kmalloc has no slabs: all that it does is done by the page allocator.
+        // Large kmalloc has no slabs: the page allocator does all of it.
         let of_pages = if came.is_some() { &[Deed::Made] } else { &[Deed::Released] };
         let own = model.cache(cache);
         let (container, shared) = own.map_or((0, 0), |(_, policy)| (policy.container(), policy.shared()));
@@ -412,7 +413,7 @@ fn drive<'p, P: Policy, S: Source<Given<'p>>>(
     })
 }
 
-/// A moment, to be sorted by.
+/// A point in time that can be sorted.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Moment(f64);
 

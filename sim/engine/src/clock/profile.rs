@@ -1,59 +1,59 @@
-//! What things cost on a machine.
+//! The prices of a machine.
 
 use serde::{Deserialize, Serialize};
 
-/// A price, and where it is from.
+/// A price, with its source.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
 #[serde(deny_unknown_fields)]
 pub struct Price {
     /// Nanoseconds.
     pub ns: f64,
-    /// What most measurements lie between.
+    /// The range of most measurements, in nanoseconds.
     pub spread: [f64; 2],
-    /// Who measured it, how and on what.
+    /// The source: what was measured, how and on which machine.
     pub source: String,
 }
 
-/// CPUs that are near each other: those whose numbers are equal when divided by `cpus`.
+/// A group of CPUs that are near each other: CPUs whose numbers are equal when divided by `cpus`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
 #[serde(deny_unknown_fields)]
 pub struct Level {
-    /// CPUs of a group; 0 is all.
+    /// The number of CPUs in a group; 0 means all.
     pub cpus: u32,
-    /// Until a line that one CPU has written is at another one of the group.
+    /// The time to move a line that one CPU has written to another CPU of the group.
     pub line: Price,
 }
 
-/// What things cost on a machine.
+/// The prices of a machine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
 #[serde(deny_unknown_fields)]
 pub struct Profile {
-    /// The machine.
+    /// The machine's name.
     pub name: String,
-    /// CPUs on which predictions of this profile were held against measurements; 0: none.
+    /// The most CPUs for which predictions with this profile were compared with measurements; 0 if none were.
     pub validated_cpus: u32,
     /// An allocation or free that its CPU's own layer serves.
     pub own: Price,
-    /// Taking and leaving a lock that nobody else wants and whose line is here.
+    /// Taking and releasing a lock that no other CPU wants and whose line is here.
     pub lock: Price,
-    /// What is done under a depot's lock.
+    /// The work under a depot's lock.
     pub exchange: Price,
-    /// One object out of a slab or into it, under the lists' lock.
+    /// Moving one object out of a slab or into it, under the lists' lock.
     pub object: Price,
-    /// Each object after the first one that goes the same way under one hold of that lock.
+    /// Each further object that is moved in the same way under one hold of that lock.
     pub batched: Price,
-    /// A slab from one list to another.
+    /// Moving a slab from one list to another.
     pub relist: Price,
-    /// A slab made or given back: its pages, and what is written about it.
+    /// Creating or freeing a slab: its pages, and its metadata.
     pub slab: Price,
-    /// Distances, nearest first; the last one is of all CPUs.
+    /// Distances, nearest first; the last one applies to all CPUs.
     pub levels: Vec<Level>,
 }
 
-/// A text that is no profile.
+/// A text that is not a profile.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct BadProfile(String);
@@ -62,11 +62,11 @@ pub struct BadProfile(String);
 const OWN: [&str; 2] = [include_str!("profiles/vm2.json"), include_str!("profiles/milan2s.json")];
 
 impl Profile {
-    /// Those that are part of this crate.
+    /// All profiles that are part of this crate.
     pub fn own() -> impl Iterator<Item = Self> {
         OWN.iter().filter_map(|text| Self::parse(text).ok())
     }
-    /// A machine on which nothing costs anything.
+    /// A machine on which all prices are 0.
     pub fn free() -> Self {
         let nothing = Price { ns: 0.0, spread: [0.0; 2], source: "nothing costs anything".to_owned() };
         let price = || nothing.clone();
@@ -83,10 +83,10 @@ impl Profile {
             levels: vec![Level { cpus: 0, line: price() }],
         }
     }
-    /// From JSON.
+    /// Parses JSON.
     ///
     /// # Errors
-    /// It is none, or a number of it is missing or cannot be.
+    /// The text is not a profile, or one of its numbers is missing or invalid.
     pub fn parse(text: &str) -> Result<Self, BadProfile> {
         let profile: Self = serde_json::from_str(text).map_err(|error| BadProfile(error.to_string()))?;
         for (name, price) in profile.prices() {
@@ -105,7 +105,7 @@ impl Profile {
             )),
         }
     }
-    /// Every price by name.
+    /// Every price with its name.
     pub fn prices(&self) -> impl Iterator<Item = (String, &Price)> {
         let all = [
             ("own", &self.own),
@@ -122,11 +122,11 @@ impl Profile {
         });
         all.into_iter().map(|(name, price)| (name.to_owned(), price)).chain(lines)
     }
-    /// Nanoseconds for so many objects out of slabs or into them, under one hold of the lists' lock.
+    /// Nanoseconds for moving `n` objects out of slabs or into them, under one hold of the lists' lock.
     pub fn objects_ns(&self, n: u32) -> f64 {
         n.checked_sub(1).map_or(0.0, |more| self.object.ns + f64::from(more) * self.batched.ns)
     }
-    /// Until a line that one CPU has written is at another.
+    /// The time to move a line that one CPU has written to another.
     pub fn distance_ns(&self, from: u32, to: u32) -> f64 {
         let near = |level: &&Level| level.cpus == 0 || from / level.cpus == to / level.cpus;
         self.levels.iter().find(near).map_or(0.0, |level| level.line.ns)

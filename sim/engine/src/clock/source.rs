@@ -1,25 +1,25 @@
-//! Who says what CPUs do next.
+//! Sources of the CPUs' operations.
 
-/// What a CPU does next.
+/// The next action of a CPU.
 pub(super) enum Next<O> {
-    /// An object of a cache. `bytes` matter for large kmalloc only.
+    /// Allocates an object of a cache. `bytes` matter only for large kmalloc.
     Alloc { cache: u32, bytes: u64 },
-    /// Takes one back.
+    /// Frees an object.
     Free { cache: u32, object: O },
-    /// Nothing before then.
+    /// Does nothing before this time.
     Until(f64),
-    /// Nothing before it is [woken](Source::got).
+    /// Does nothing until it is [woken](Source::got).
     Sleep,
-    /// Nothing any more.
+    /// Has finished.
     Done,
 }
 
-/// Who says what CPUs do next.
+/// A source of the CPUs' operations.
 pub(super) trait Source<O> {
-    /// The CPU is free from `now` on.
+    /// The next action of a CPU that is free from `now` on.
     fn next(&mut self, cpu: u32, now: f64) -> Next<O>;
-    /// An allocation is done at `then`: the CPU, if any, that has slept until then.
+    /// An allocation is done at `then`. Returns the CPU, if any, that has slept until then.
     fn got(&mut self, cpu: u32, then: f64, object: O) -> Option<u32>;
-    /// Objects that are out.
+    /// The number of objects in use.
     fn held(&self) -> u64;
 }

@@ -1,25 +1,25 @@
-//! CPUs under a made workload, in virtual time.
+//! CPUs under a generated workload, in virtual time.
 
 use super::source::{Next, Source};
 use super::work::{Ask, Others, Script, Workload};
 use std::collections::VecDeque;
 
-/// All CPUs, with what each holds.
+/// All CPUs, with the objects that each holds.
 pub(super) struct Team<O> {
     scripts: Vec<Script<O>>,
     between: Between<O>,
 }
 
-/// What is between CPUs.
+/// The state that CPUs share.
 struct Between<O> {
-    /// The time of the CPU that looks.
+    /// The current time of the CPU that runs.
     now: f64,
-    /// What was sent to each, with the moment when it was there, in order of these.
+    /// Objects sent to each CPU with their times of arrival, in this order.
     sent: Vec<VecDeque<(f64, O)>>,
     finished: Vec<bool>,
 }
 
-/// How long a CPU that has nothing to do looks away.
+/// The time after which an idle CPU looks again.
 const IDLE_NS: f64 = 50.0;
 
 impl<O> Team<O> {

@@ -1,21 +1,21 @@
-//! A recorded stream back to back: each CPU does its own operations as fast as it can.
+//! Runs a recorded stream back to back: each CPU does its own operations as fast as it can.
 //!
-//! Times of the recording count for nothing. What holds is the order of each CPU's operations, and that an object is freed after
-//! it was allocated: a free on another CPU waits for that. Pages that others than caches take, marks, shrinks and objects
-//! from before it are left out.
+//! Times of the recording are ignored. The order of each CPU's operations is kept, and an object is freed after it was allocated:
+//! a free on another CPU waits for that. Pages that do not belong to caches, marks, shrinks and objects from before the recording
+//! are omitted.
 
 use super::source::{Next, Source};
 use crate::stream::{Action, Reader, Stream};
 
-/// Operations of CPUs, and the objects that they are about.
+/// The operations of all CPUs, and their objects.
 pub(super) struct Trace<O> {
     cpus: Vec<Vec<Step>>,
-    /// How far each CPU is.
+    /// The index of each CPU's next operation.
     at: Vec<usize>,
     objects: Vec<Slot<O>>,
 }
 
-/// The number of all objects from before the stream.
+/// The number that stands for all objects from before the stream.
 const FROM_BEFORE: u32 = u32::MAX;
 
 #[derive(Clone, Copy, Debug)]
@@ -27,19 +27,19 @@ enum Step {
 enum Slot<O> {
     /// Not allocated yet.
     Unborn,
-    /// Not either, and this CPU sleeps until it is.
+    /// Not allocated yet, and this CPU sleeps until it is.
     Awaited(u32),
-    /// Allocated by then.
+    /// Allocated at this time.
     Since(f64, O),
     Gone,
 }
 
 impl<O> Trace<O> {
-    /// `None`: the stream is damaged.
+    /// `None` if the stream is damaged.
     pub(super) fn new(stream: &Stream) -> Option<Self> {
         let mut cpus = vec![vec![]; stream.cpus as usize];
         let (mut reader, mut objects) = (Reader::default(), 0);
-        // By number of birth: its object, and the cache.
+        // For each birth: the object's number, and its cache.
         let mut born: Vec<Option<(u32, u32)>> = vec![];
         for _ in 0..stream.operations {
             reader.begin(stream)?;
@@ -76,7 +76,7 @@ impl<O> Trace<O> {
         let objects = (0..objects).map(|_| Slot::Unborn).collect();
         Some(Self { at: vec![0; cpus.len()], cpus, objects })
     }
-    /// Allocations and frees.
+    /// The number of allocations and frees.
     pub(super) fn operations(&self) -> u64 {
         self.cpus.iter().map(|steps| steps.len() as u64).sum()
     }
@@ -160,7 +160,7 @@ mod tests {
         assert_eq!(trace.held(), 0);
     }
 
-    /// Objects of three caches and of large kmalloc, which any of four CPUs frees.
+    /// A stream of objects of three caches and of large kmalloc, freed by any of four CPUs.
     fn random(seed: u64) -> (Stream, u64) {
         let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
         let mut writer = Writer::new("random".to_owned(), 4);
@@ -211,7 +211,7 @@ mod tests {
         check::<Uslab>();
     }
 
-    /// Two CPUs, each with a cache of its own or both with the same one.
+    /// Two CPUs, with separate caches or the same one.
     #[test]
     fn caches_of_a_trace_do_not_wait_for_each_other() {
         let of = |caches: u32| {
@@ -242,7 +242,7 @@ mod tests {
         let knobs = bonwick94::Knobs::default;
         let pages = Pages::new(4).unwrap();
         let profile = Profile::own().next().expect("one at least");
-        // Whatever a byte is changed to: an error, or a stream that can be run; never a panic.
+        // A changed byte gives an error, or a stream that can be run; never a panic.
         let mut damaged = 0;
         for at in (20..bytes.len()).step_by(97) {
             bytes[at] ^= 1;

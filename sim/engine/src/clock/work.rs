@@ -1,11 +1,11 @@
-//! Made workloads: what each CPU does next, in virtual time and on threads alike.
+//! Generated workloads: the operations of each CPU, in virtual time and on threads alike.
 
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng};
 use std::collections::VecDeque;
 use std::str::FromStr;
 
-/// What CPUs do. `think` are nanoseconds that each spends on something else after every operation.
+/// The operations of the CPUs. After every operation, a CPU spends `think` nanoseconds on other work.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Workload {
     kind: Kind,
@@ -15,29 +15,29 @@ pub struct Workload {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Kind {
-    /// One object, allocated and freed again.
+    /// An object is allocated and freed.
     Pairs,
-    /// So many allocated, then all of them freed, the last one first.
+    /// This many objects are allocated, then all of them are freed, the last one first.
     Bursts(u64),
-    /// CPUs in pairs: one allocates, the other one frees, through a queue of so many.
+    /// CPUs in pairs: one allocates, the other one frees, through a queue of this length.
     Handoff(u64),
-    /// Pairs of which so many in a hundred are freed by another CPU.
+    /// Pairs, of which this percentage is freed by another CPU.
     Remote(u64),
-    /// CPU 0 makes so many tasks for each CPU, all free theirs, and wait for each other.
+    /// CPU 0 makes this many tasks for each CPU; all CPUs free theirs, and wait for each other.
     ForkJoin(u64),
-    /// Each CPU serves so many connections, which come and go at random.
+    /// Each CPU serves this many connections, which open and close at random.
     Server(u64),
-    /// As `server`, and one in so many connections moves to another CPU before it ends.
+    /// As `server`; one in this many connections moves to another CPU before it closes.
     Migrate(u64),
 }
 
-/// A text that is no [`Workload`].
+/// A text that is not a [`Workload`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct BadWorkload(String);
 
 impl Workload {
-    /// What can be written, with what it does.
+    /// The accepted forms, with descriptions.
     pub const ALL: [(&'static str, &'static str); 7] = [
         ("pairs", "one object, allocated and freed again"),
         ("bursts=N", "N objects allocated, then freed, the last one first (256)"),
@@ -50,7 +50,7 @@ impl Workload {
     pub(crate) fn think_ns(&self) -> f64 {
         self.think
     }
-    /// With so many nanoseconds of something else after every operation.
+    /// Adds `ns` nanoseconds of other work after every operation.
     #[must_use]
     pub fn thinking(self, ns: f64) -> Self {
         Self { think: ns.max(0.0), ..self }
@@ -94,53 +94,54 @@ impl FromStr for Workload {
     }
 }
 
-/// What a CPU does next.
+/// The next action of a CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ask<O> {
-    /// It allocates, and [has it](Script::got).
+    /// Allocates; the result is passed to [`got`](Script::got).
     Alloc,
-    /// It frees this object.
+    /// Frees this object.
     Free(O),
-    /// Nothing, before another CPU has done something.
+    /// Does nothing before another CPU has acted.
     Wait,
-    /// Nothing any more.
+    /// Has finished.
     Done,
 }
 
-/// What CPUs know of each other, and how objects get from one to another: in virtual time, or among threads.
+/// The communication between CPUs, and how objects are passed from one to another: in virtual time, or among threads.
 pub trait Others<O> {
-    /// The first object that was sent to this CPU; `None` if there is none yet.
+    /// Takes the first object that was sent to this CPU; `None` if there is none yet.
     fn take(&mut self, own: u32) -> Option<O>;
-    /// Sends an object.
+    /// Sends an object to a CPU.
     fn send(&mut self, to: u32, object: O);
-    /// Objects that were sent to a CPU and that it has not taken.
+    /// The number of objects that were sent to a CPU and that it has not taken.
     fn waiting(&self, cpu: u32) -> u64;
-    /// Whether a CPU has said that it has no operations left.
+    /// Returns `true` if a CPU has finished.
     fn is_finished(&self, cpu: u32) -> bool;
-    /// This CPU has none.
+    /// Announces that this CPU has finished.
     fn finish(&mut self, own: u32);
 }
 
-/// What one CPU does under a [`Workload`].
+/// The operations of one CPU under a [`Workload`].
 ///
-/// The clock and threads run the same scripts. Chance is each CPU's own: what it decides does not hang on who was faster.
+/// The clock and threads run the same scripts. Each CPU has its own random numbers, so its operations do not depend on which CPU
+/// is faster.
 #[derive(Debug)]
 pub struct Script<O> {
     kind: Kind,
     number: u32,
     cpus: u32,
-    /// Operations that are left.
+    /// Operations left.
     left: u64,
     held: VecDeque<O>,
-    /// Bursts: whether it allocates now.
+    /// For bursts: `true` while it allocates.
     filling: bool,
-    /// Fork-join: tasks of this round.
+    /// For fork-join: tasks made in this round.
     made: u64,
     rng: Xoshiro256PlusPlus,
 }
 
 impl<O> Script<O> {
-    /// Of CPU `number` of so many, with that many operations.
+    /// Creates the script of CPU `number` of `cpus`, with this many operations.
     pub fn new(workload: &Workload, number: u32, cpus: u32, operations: u64, seed: u64) -> Self {
         let own = seed ^ u64::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         Self {
@@ -154,12 +155,12 @@ impl<O> Script<O> {
             rng: Xoshiro256PlusPlus::seed_from_u64(own),
         }
     }
-    /// Objects that it holds.
+    /// The number of objects that it holds.
     pub fn held(&self) -> usize {
         self.held.len()
     }
 
-    /// What it does next.
+    /// Returns the next action.
     #[inline]
     pub fn ask(&mut self, others: &mut impl Others<O>) -> Ask<O> {
         if self.left == 0 {
@@ -172,7 +173,7 @@ impl<O> Script<O> {
         ask
     }
 
-    /// One object, allocated and freed again.
+    /// Allocates an object, or frees it.
     fn pair(&mut self) -> Ask<O> {
         match self.held.pop_back() {
             Some(object) => Ask::Free(object),
@@ -192,7 +193,7 @@ impl<O> Script<O> {
                     () => self.held.pop_back().map_or(Ask::Done, Ask::Free),
                 }
             }
-            // Alone, or the last of an odd number: both roles.
+            // A CPU without a partner, the last of an odd number, has both roles.
             Kind::Handoff(_) if self.number == self.cpus - 1 && self.cpus % 2 == 1 => self.pair(),
             Kind::Handoff(n) if self.number.is_multiple_of(2) => match self.left {
                 0 => Ask::Done,
@@ -212,9 +213,9 @@ impl<O> Script<O> {
         }
     }
 
-    /// Frees what `maker` makes, until that is finished.
+    /// Frees what `maker` makes, until `maker` has finished.
     fn served(&self, others: &mut impl Others<O>, maker: u32) -> Ask<O> {
-        // Asked first: what is sent before the end is there when the end is seen.
+        // Checked first: objects that were sent before the end are then visible.
         let finished = others.is_finished(maker);
         match others.take(self.number) {
             Some(object) => Ask::Free(object),
@@ -249,7 +250,7 @@ impl<O> Script<O> {
         }
         while self.left > 0 {
             let held = self.held.len() as u64;
-            // As many come as go, around half of the connections.
+            // The number of connections varies around half of the maximum.
             if held == 0 || self.rng.random_range(0..n) >= held {
                 return Ask::Alloc;
             }
@@ -266,12 +267,12 @@ impl<O> Script<O> {
         Ask::Done
     }
 
-    /// Any CPU but this one.
+    /// Any CPU except this one.
     fn another(&mut self) -> u32 {
         (self.number + 1 + self.rng.random_range(0..self.cpus - 1)) % self.cpus
     }
 
-    /// An allocation has brought an object.
+    /// Passes the object of an allocation.
     #[inline]
     pub fn got(&mut self, object: O, others: &mut impl Others<O>) {
         let to = match self.kind {

@@ -1,4 +1,4 @@
-//! What a lab is.
+//! The data of a lab.
 
 use serde::Serialize;
 
@@ -10,86 +10,86 @@ pub struct Lab {
     pub name: &'static str,
     /// Its title.
     pub title: &'static str,
-    /// Minutes that it takes, about.
+    /// The time that it takes, in minutes, roughly.
     pub minutes: u32,
-    /// What it is about, for who takes it.
+    /// A description for students.
     pub about: &'static str,
-    /// What it shows, for who teaches it.
+    /// The lesson, for teachers.
     pub shows: &'static str,
-    /// What is commonly got wrong, for who teaches it.
+    /// Common mistakes, for teachers.
     pub pitfall: &'static str,
-    /// What is to be done.
+    /// The student's task.
     pub work: Work,
 }
 
-/// What is to be done in a lab.
+/// The task of a lab.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
 #[serde(rename_all = "kebab-case")]
 pub enum Work {
-    /// To predict what will come out.
+    /// Predict a result.
     Questions(Vec<Question>),
-    /// To write a policy.
+    /// Write a policy.
     Code(Code),
 }
 
-/// What is to be written.
+/// The code to be written.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Code {
     /// A file that compiles and does not do its work yet.
     pub starter: &'static str,
-    /// What it is judged by, a sentence each.
+    /// The criteria, a sentence each.
     pub judged_by: &'static [&'static str],
 }
 
-/// A question whose answer the engine finds out.
+/// A question whose answer the engine finds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Question {
     /// The question.
     pub text: String,
-    /// What an answer is.
+    /// The kind of answer.
     pub expects: Expects,
-    /// Who runs the script, as `--design` has it. Empty: there is nothing to run.
+    /// The design that runs the script, as for `--design`. Empty if there is nothing to run.
     pub design: String,
-    /// What runs: see [`script`](crate::script()).
+    /// The script: see [`script`](crate::script()).
     pub script: String,
 }
 
-/// What an answer is. It is a number in any case.
+/// The kind of an answer, which is always a number.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
 #[serde(rename_all = "kebab-case")]
 pub enum Expects {
-    /// A whole number, of these.
+    /// A whole number of this unit.
     Number(String),
-    /// One of these: its place, from 0.
+    /// One of these: its index, from 0.
     Choice(Vec<String>),
 }
 
-/// What the engine found out.
+/// The answer that the engine found.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Answer {
-    /// The number, or the place of the choice.
+    /// The number, or the index of the choice.
     pub right: u64,
-    /// Why.
+    /// The explanation.
     pub why: String,
-    /// The operation of the script to look at.
+    /// The operation of the script that shows it.
     pub at: u64,
-    /// Memory to look at, where no script runs.
+    /// Memory that shows it, if no script runs.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub strips: Vec<Strip>,
 }
 
-/// Memory as a strip, from its start to its end.
+/// A memory as a strip, from its start to its end.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Strip {
-    /// What it is.
+    /// A description.
     pub said: String,
-    /// Its pieces without gaps: bytes, and what stands in them; `None`: nothing lies there.
+    /// Its pieces without gaps: the size in bytes, and the contents; `None` for an empty piece.
     pub pieces: Vec<(u32, Option<String>)>,
 }
 

@@ -1,12 +1,12 @@
-//! The course: labs on this system. Some ask for a prediction, which the engine then checks by running what it is about; in the
-//! others a policy is written, which runs here on streams that its author has not seen.
+//! The course: labs on this system. Some ask for a prediction, which the engine then checks with a run; in the others, students
+//! write a policy, which runs here on streams that they have not seen.
 //!
 //! ```text
 //! seed ──> questions ──> prediction ──> sheet ──> marks        the engine runs each question's script, and measures
 //! starter ──> a policy of one's own ──> streams ──> verdict    conservation after each operation, then what it cost
 //! ```
 //!
-//! A seed makes the numbers in the questions, so that neighbours have different ones. Nothing is looked up in a list of answers.
+//! The seed determines the numbers in the questions, so that neighbours have different ones. There is no list of answers.
 //!
 //! ```
 //! use uslab_engine::course::{self, Work};

@@ -5,87 +5,87 @@ use super::lab::Work;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// What was answered to the labs that ask, as the page writes it.
+/// The answers to the labs with questions, as the page writes them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
 #[serde(deny_unknown_fields)]
 pub struct Sheet {
     /// The course's version: [`Sheet::COURSE`].
     pub course: u32,
-    /// Who answered.
+    /// The name of the student.
     pub name: String,
-    /// What made the numbers in the questions.
+    /// The seed of the numbers in the questions.
     pub seed: u32,
-    /// By lab: the answers in order, `null` where there is none.
+    /// By lab: the answers in order, `null` for a missing one.
     pub answers: BTreeMap<String, Vec<Option<u64>>>,
 }
 
-/// A text that is no sheet of this course.
+/// A text that is not a sheet of this course.
 #[derive(Debug, thiserror::Error)]
 pub enum SheetError {
-    /// It cannot be read.
+    /// It is not valid JSON.
     #[error("no answer sheet: {0}")]
     Json(#[from] serde_json::Error),
-    /// Of another course.
+    /// It belongs to another version of the course.
     #[error("a sheet of version {0} of the course; expected {expected}", expected = Sheet::COURSE)]
     Version(u32),
-    /// No such lab.
+    /// There is no such lab.
     #[error("no lab `{0}` has questions; there are {1}")]
     Lab(String, String),
-    /// More answers than questions.
+    /// There are more answers than questions.
     #[error("lab {lab}: {found} answers; expected at most {expected}")]
     TooMany {
         /// The lab.
         lab: String,
-        /// Answers.
+        /// The number of answers.
         found: usize,
-        /// Questions.
+        /// The number of questions.
         expected: usize,
     },
 }
 
-/// A sheet beside the right answers.
+/// A sheet compared with the right answers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Graded {
-    /// Who answered.
+    /// The name of the student.
     pub name: String,
-    /// What made the numbers.
+    /// The seed of the numbers.
     pub seed: u32,
-    /// Right answers,
+    /// The number of right answers.
     pub right: usize,
-    /// of so many questions.
+    /// The number of questions.
     pub of: usize,
-    /// Lab by lab, question by question.
+    /// The marks by lab and question.
     pub marks: Vec<Marks>,
 }
 
-/// A question's mark.
+/// The mark of an answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Marks {
-    /// The lab.
+    /// The lab's name.
     pub lab: &'static str,
-    /// The question, from 1.
+    /// The question's number, from 1.
     pub question: usize,
-    /// What was answered.
+    /// The answer that was given.
     pub answered: Option<u64>,
-    /// What is right.
+    /// The right answer.
     pub right: u64,
-    /// Why.
+    /// The explanation.
     pub why: String,
 }
 
 impl Marks {
-    /// Whether the answer is right.
+    /// Returns `true` if the answer is right.
     pub fn is_right(&self) -> bool {
         self.answered == Some(self.right)
     }
 }
 
 impl Sheet {
-    /// Which version this is.
+    /// The current version of the course.
     pub const COURSE: u32 = 1;
 
-    /// Of JSON.
+    /// Parses JSON.
     ///
     /// # Errors
     /// See [`SheetError`].
@@ -112,7 +112,7 @@ impl Sheet {
         Ok(sheet)
     }
 
-    /// Beside what the engine finds out.
+    /// Compares the answers with those that the engine finds.
     pub fn grade(&self) -> Graded {
         let mut marks = Vec::new();
         for lab in labs(self.seed) {

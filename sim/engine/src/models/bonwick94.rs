@@ -1,14 +1,14 @@
-//! A model of the slab allocator of 1994: slabs in one sorted list under one lock, and nothing for CPUs.
+//! A model of the slab allocator of 1994: slabs in one sorted list under one lock, and no layer for CPUs.
 //!
 //! ```text
 //!   full ... full | partial  partial ... | empty  empty ...
 //!                   ▲ serves next          ▲ serves when no partial slab is left
 //! ```
 //!
-//! - **Allocate**: from the first partial slab; then from the first empty one; then from a new one.
-//! - **Free**: to the object's slab. One that was full is the first partial slab from then on. One that falls empty goes to
+//! - **Allocate**: from the first partial slab; if there is none, from the first empty one; then from a new one.
+//! - **Free**: to the object's slab. A slab that was full becomes the first partial slab. A slab that becomes empty is moved to
 //!   the end of the list.
-//! - **Shrink**: empty slabs go to the system. Until somebody asks for it they stay.
+//! - **Shrink**: empty slabs are given back to the system. Without a shrink they are kept.
 //!
 //! A slab is as small as it can be with at most an eighth of waste.
 //!
@@ -24,7 +24,7 @@ use uslab::{Geometry, GeometryError, OrderRule};
 use uslab_buddy::PAGE_SIZE;
 use uslab_magazine::Cpus;
 
-/// There are none.
+/// The model has no knobs.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Knobs {}
@@ -81,7 +81,7 @@ pub(crate) fn an_eighth_of_waste(size: usize, most: u8) -> Result<Geometry, Geom
     }
 }
 
-/// An object of the first slab that has one.
+/// Takes an object of the first slab that has a free one.
 pub(crate) fn take(op: &mut Op<'_>) -> Result<Object, NoMemory> {
     let slab = match op.slabs.first(PARTIAL).or_else(|| op.slabs.first(EMPTY)) {
         Some(slab) => slab,
@@ -94,7 +94,7 @@ pub(crate) fn take(op: &mut Op<'_>) -> Result<Object, NoMemory> {
     }
     Ok(object)
 }
-/// An object goes to its slab.
+/// Puts an object back into its slab.
 pub(crate) fn put(op: &mut Op<'_>, object: Object) {
     let slab = object.slab;
     op.slabs.put(object);

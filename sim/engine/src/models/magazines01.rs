@@ -1,4 +1,4 @@
-//! The magazine layer of 2001, as the code of [`uslab_lab::classic`], over a model of the slabs of 1994.
+//! The magazine layer of 2001, implemented by [`uslab_lab::classic`], over a model of the slabs of 1994.
 //!
 //! ```text
 //!   CPU 0: loaded, previous    CPU 1: loaded, previous      magazines of M objects
@@ -9,8 +9,9 @@
 //! ```
 //!
 //! The layer is real code with real locks, run on simulated CPUs. An allocation that no magazine serves takes one object of a
-//! slab: magazines are filled by frees alone. Their size follows from the object's, and grows where CPUs contend for the
-//! depot, which needs a clock with locks. Every 15 seconds the depot measures its working set anew. Shrinking empties all.
+//! slab: magazines are filled only by frees. Their size depends on the object's size, and grows when CPUs contend for the depot,
+//! which needs a clock with locks. Every 15 seconds the depot begins a new measurement of its working set. Shrinking empties all
+//! magazines.
 //!
 //! Source: Bonwick and Adams, "Magazines and Vmem", USENIX 2001, section 3; sizes as illumos has them.
 
@@ -26,11 +27,11 @@ use uslab::{Geometry, GeometryError};
 use uslab_lab::classic::{Cache, Sizes, Slab};
 use uslab_magazine::{Cpus, on_cpu};
 
-/// What illumos has by the size of the object.
+/// Settings that illumos derives from the object's size.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Knobs {
-    /// Rounds of a magazine at first.
+    /// Rounds of a magazine at the start.
     pub magsize: Option<usize>,
 }
 
@@ -40,7 +41,8 @@ pub struct Magazines01 {
     cache: Cache<Object, Pocket>,
 }
 
-/// The slab layer, as the magazines see it: it has nothing, and keeps what comes until the model puts it to its slab.
+/// The slab layer for the magazines: it provides no objects, and collects the objects that they return until the model puts them
+/// into their slabs.
 #[derive(Debug, Default)]
 struct Pocket(RefCell<Vec<Object>>);
 
@@ -53,7 +55,8 @@ impl Slab<Object> for Pocket {
     }
 }
 
-/// Rounds, and the sizes of objects that get them: above the first at the start, above the second at most.
+/// For each size of magazine: its rounds; a cache begins with the first size for which its objects are larger than the second
+/// number; it grows beyond a size while its objects are smaller than the third number.
 const TYPES: [(usize, usize, usize); 9] = [
     (1, 3200, 65_536),
     (3, 256, 32_768),
@@ -137,7 +140,7 @@ impl Policy for Magazines01 {
 }
 
 impl Magazines01 {
-    /// Runs an operation of the layer on the CPU, and says whether it visited the depot.
+    /// Runs an operation of the layer on the operation's CPU, and records if it visited the depot.
     fn visit<T>(&self, op: &mut Op<'_>, act: impl FnOnce(&Cache<Object, Pocket>) -> T) -> T {
         on_cpu(op.cpu);
         let before = self.cache.exchanges();

@@ -1,4 +1,5 @@
-//! Models of other allocators' policies. Each is one file, and says what its rules are and where they are from.
+//! Models of other allocators' policies. Each is one file, whose documentation has the rules and their
+//! sources.
 
 pub mod bonwick94;
 pub mod magazines01;

@@ -10,19 +10,20 @@
 //!   partial slabs, free slabs, full slabs              at most `free_limit` free objects, beyond them free slabs go
 //! ```
 //!
-//! - **Allocate**: from the CPU's array. If it is empty, `batchcount` objects come from the shared array; if that is empty,
-//!   too, from partial slabs, then free ones, then one new one. Only 16 come for an array that nobody used since its last reap.
-//! - **Free**: to the CPU's array. If it is full, its oldest `batchcount` objects go to the shared array, as far as there is
-//!   room; if there is none, to their slabs. A slab with a free object goes to the back of the partial ones.
-//! - **Every two seconds** a fifth of an array that was not used since goes to the slabs; every four seconds of the shared
-//!   array, too, and a fifth of the free slabs' bound, if no free slab was needed since.
-//! - **Shrink**: all arrays are emptied, and all free slabs go.
+//! - **Allocate**: from the CPU's array. If it is empty, `batchcount` objects are taken from the shared array; if that is empty,
+//!   too, from partial slabs, then free ones, then one new one. For an array that was not used since its last reap only 16 are
+//!   taken.
+//! - **Free**: to the CPU's array. If it is full, its oldest `batchcount` objects are moved to the shared array, as far as there
+//!   is room; if there is no room, to their slabs. A slab with a free object is moved to the back of the partial ones.
+//! - **Every two seconds** a fifth of an array that was not used since the last time is moved to the slabs. Every four seconds
+//!   the same is done to the shared array, and a fifth of the free slabs' bound is given back if no free slab was needed since.
+//! - **Shrink**: all arrays are emptied, and all free slabs are given back.
 //!
-//! A slab has order 0 if that wastes at most an eighth, else 1, or what one object needs.
+//! A slab has order 0 if that wastes at most an eighth; otherwise order 1, or the order that one object needs.
 //!
 //! Source: Linux's documentation of `/proc/slabinfo` and of SLAB's tunables, Gorman, "Understanding the Linux Virtual Memory
-//! Manager", chapter 8, and what is widely described of `mm/slab.c` until 6.7. One node, so there are no alien arrays; a
-//! slab's bookkeeping takes no room in it; all CPUs reap at the same time, where the kernel lets them take turns.
+//! Manager", chapter 8, and public descriptions of `mm/slab.c` until 6.7. There is one node, so there are no alien arrays; a
+//! slab's bookkeeping takes no room in it; all CPUs reap at the same time, while in the kernel they take turns.
 
 use super::bonwick94::{EMPTY, FULL, PARTIAL, an_eighth_of_waste};
 use crate::design::{NoMemory, Unable};
@@ -35,22 +36,22 @@ use uslab::{Geometry, GeometryError};
 use uslab_buddy::PAGE_SIZE;
 use uslab_magazine::Cpus;
 
-/// What can be written to `/proc/slabinfo`.
+/// The settings that can be written to `/proc/slabinfo`.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Knobs {
-    /// Objects of a CPU's array; `None` is by the size of the object.
+    /// Objects of a CPU's array; `None` depends on the object size.
     pub limit: Option<u32>,
-    /// Objects that move at once; `None` is half of `limit`.
+    /// Objects that move together; `None` is half of `limit`.
     pub batchcount: Option<u32>,
-    /// Batches that the shared array has room for; `None` is 8 for objects of at most a page on more than one CPU, else 0.
+    /// Batches that the shared array has room for; `None` is 8 for objects of at most a page on more than one CPU, otherwise 0.
     pub shared: Option<u32>,
 }
 
-/// Objects that an array gets that was not used lately.
+/// Objects that are taken for an array that was not used recently.
 const COLD_BATCH: usize = 16;
 
-/// Objects of a CPU's array, by their size.
+/// Objects of a CPU's array, by the object size.
 fn limit(size: usize) -> u32 {
     match size {
         131_073.. => 1,
@@ -61,7 +62,7 @@ fn limit(size: usize) -> u32 {
     }
 }
 
-/// Batches of the shared array.
+/// Batches of the shared array, by the object size.
 fn shared(size: usize, cpus: u32) -> u32 {
     if size <= PAGE_SIZE && cpus > 1 { 8 } else { 0 }
 }
@@ -73,14 +74,14 @@ pub struct Slab {
     shared: Array,
     batchcount: usize,
     free_limit: u64,
-    /// A free slab was needed since the last reap of the lists.
+    /// `true` if a free slab was needed since the last reap of the lists.
     free_touched: bool,
     reaps: u64,
 }
 
 #[derive(Clone, Debug, Default)]
 struct Array {
-    /// The oldest first.
+    /// The objects, the oldest first.
     objects: Vec<Object>,
     limit: usize,
     touched: bool,
@@ -216,7 +217,7 @@ impl Policy for Slab {
     }
 }
 
-/// What an array loses that was not used lately: its oldest ones.
+/// Takes the oldest objects out of an array that was not used since the last reap.
 fn reap(array: &mut Array) -> Vec<Object> {
     if array.objects.is_empty() || core::mem::take(&mut array.touched) {
         return vec![];
@@ -227,7 +228,7 @@ fn reap(array: &mut Array) -> Vec<Object> {
 }
 
 impl Slab {
-    /// Fills the CPU's empty array, as far as there is memory.
+    /// Fills the CPU's empty array, as far as memory allows.
     fn refill(&mut self, op: &mut Op<'_>) {
         let array = &mut self.cpus[op.cpu as usize];
         let batch = if array.touched { self.batchcount } else { self.batchcount.min(COLD_BATCH) };
@@ -248,7 +249,7 @@ impl Slab {
                     self.free_touched = true;
                     slab
                 }
-                // One new slab, for an array that would stay empty.
+                // A new slab is made only for an array that would stay empty.
                 (None, None) if array.objects.is_empty() => match op.make(EMPTY) {
                     Ok(slab) => slab,
                     Err(NoMemory) => return,
@@ -265,7 +266,7 @@ impl Slab {
         }
         op.did(Deed::Refill(array.objects.len() as u32));
     }
-    /// Objects go to their slabs, and free slabs beyond the bound to the system.
+    /// Puts objects into their slabs, and gives free slabs beyond the bound back to the system.
     fn put(&mut self, op: &mut Op<'_>, objects: Vec<Object>) {
         if objects.is_empty() {
             return;

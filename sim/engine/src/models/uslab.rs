@@ -1,8 +1,8 @@
-//! A model of the shipping allocator itself: its rules, without its memory and its locks.
+//! A model of the shipping allocator: its rules, without its memory and its locks.
 //!
-//! The shipping code is a [design](crate::Shipping), too. But it does not tell what it does, and the [clock](crate::clock)
-//! needs to be told. A test runs both side by side on random streams and compares after every operation: the object that
-//! came, what lies where, what was done, and the class of the path.
+//! The shipping code is a [design](crate::Shipping), too. But it does not report its steps, which the [clock](crate::clock)
+//! needs. A test runs both on the same random streams and compares them after every operation: the object allocated, the number
+//! of objects in each place, the steps, and the class of the path.
 //!
 //! ```text
 //!   CPU 0: a stack of objects                CPU 1: a stack
@@ -12,34 +12,33 @@
 //!            slabs: empty | partial, in four bands of fullness | full
 //! ```
 //!
-//! - **Allocate**: from the CPU's stack. If that is empty: the newest magazine of the depot; then a fill from listed slabs,
-//!   the fullest first, lowest objects first; if they have nothing, a fill from a new slab. The first fill asks for
-//!   [`first_fill`](Knobs::first_fill) objects, each one after it, on whatever CPU, for twice as many, up to a magazine.
-//! - **Free**: to the CPU's stack. It gets twice as many places when they are used up. If it is full,
-//!   its newest magazine goes to the depot; beyond the depot's limit, or if the depots of all caches hold their most
-//!   together, to the slabs. Newer objects go first.
-//! - **Slabs**: one that changes its band goes to the end of its new list. One that falls empty is given back if
-//!   `min_partial` slabs had room before its last object came.
-//! - **Reap**: what lies on a stack that served nothing since the last reap goes to the slabs, and so do as many magazines of
-//!   the depot as were never needed meanwhile. A [tick](Policy::tick) is a reap, and gives empty slabs back. No stream has
+//! - **Allocate**: from the CPU's stack. If that is empty: the newest magazine of the depot; then a fill from listed slabs, the
+//!   fullest first, lowest objects first; if they have no free object, a fill from a new slab. The first fill takes up to
+//!   [`first_fill`](Knobs::first_fill) objects, each later one, on any CPU, twice as many as the one before, up to a magazine.
+//! - **Free**: to the CPU's stack. Its number of places doubles when they are used up. If it is full, its newest magazine is
+//!   moved to the depot; to the slabs if the depot is at its limit, or if the depots of all caches hold the most that they may
+//!   hold together. Newer objects are moved first.
+//! - **Slabs**: a slab that changes its band is moved to the end of its new list. A slab that becomes empty is given back if at
+//!   least `min_partial` slabs had room before its last object was freed.
+//! - **Reap**: the objects of a stack that was not used since the last reap are moved to the slabs, and so are as many magazines
+//!   of the depot as were not needed in that time. A [tick](Policy::tick) is a reap, and gives empty slabs back. No stream has
 //!   ticks: the simulated machine reaps when it shrinks.
 //! - **Shrink**: all stacks, CPU by CPU, and the depot are emptied. Empty slabs are given back, and the slabs of
 //!   each band are sorted, fullest first.
 //!
-//! Not modelled, on purpose:
+//! The following is not modelled, on purpose:
 //!
-//! - **What the allocator itself needs memory for**: stacks, magazines of depots, long bitmaps, and pages that the system has
-//!   not committed. So no operation is of class [`Commit`](uslab_magazine::Path::Commit): it is of the class of whatever else
-//!   it did, which is what the test compares. Nor does a depot ever lack room below its limit; those of the shipping code
-//!   share the addresses of one region.
-//! - **Shortage**: smaller slabs, drains, shrinkers, stacks that may hold less. An allocation fails if it finds no page.
+//! - **The allocator's memory**: stacks, magazines of depots, long bitmaps, and pages that the system has not committed. So no
+//!   operation is of class [`Commit`](uslab_magazine::Path::Commit): its class is that of its other steps, which the test
+//!   compares. A depot always has room up to its limit; in the shipping code depots share the addresses of one region.
+//! - **Shortage**: smaller slabs, drains, shrinkers, limits on stacks. An allocation fails if it finds no page.
 //! - **More nodes than one**, bulk requests, constructors, limits and grace periods: no stream has them.
 //! - **The lock under which a CPU opens a stack** at its first miss.
 //!
-//! Contention is only counted by the shipping code. Nothing adapts to it.
+//! The shipping code counts contention, but does not adapt to it.
 //!
-//! Source: `uslab_magazine::Layer` and its depots, tuning and drains; `uslab::Magazines` for the sizes; the lists of a node
-//! and the order of flushes in `uslab`.
+//! Source: `uslab_magazine::Layer` and its depots, tuning and drains; `uslab::Magazines` for the sizes; the lists of a node and
+//! the order of flushes in `uslab`.
 
 use crate::design::NoMemory;
 use crate::held::{Held, Holder};
@@ -50,22 +49,22 @@ use serde::Deserialize;
 use uslab::Geometry;
 use uslab_magazine::{Cpus, MAX_CAPACITY, MAX_DEPOT};
 
-/// The sizes of magazines, stacks and depots, as `uslab_magazine::Config` names them. Each is by the size of the object where
-/// it is `None`.
+/// The sizes of magazines, stacks and depots, named as in `uslab_magazine::Config`. A field that is `None` depends on the object
+/// size.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Knobs {
     /// Objects of a magazine.
     pub capacity: Option<u16>,
-    /// Objects that the first fill asks for; `None` is 1.
+    /// Objects that the first fill takes at most; `None` is 1.
     pub first_fill: Option<u16>,
-    /// Magazines that a stack has room for beyond two.
+    /// Magazines that a stack has room for, in addition to two.
     pub stock: Option<u16>,
-    /// Magazines that the depot keeps.
+    /// Magazines that the depot keeps at most.
     pub depot_limit: Option<u32>,
 }
 
-/// What follows from knobs and the size of an object.
+/// The sizes that follow from knobs and object size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Sizes {
     capacity: usize,
@@ -78,7 +77,8 @@ struct Sizes {
 }
 
 impl Sizes {
-    /// For objects that lie `stride` bytes apart: magazines of 64 KiB, stacks of 256 KiB, depots of 4 MiB, within bounds.
+    /// The sizes for objects at distances of `stride` bytes: magazines of 64 KiB, stacks of 256 KiB, depots of 4 MiB, within
+    /// bounds.
     fn new(stride: usize, knobs: &Knobs) -> Self {
         let by_size = ((64 << 10) / stride).clamp(4, 64);
         let capacity = knobs.capacity.map_or(by_size, usize::from);
@@ -96,12 +96,13 @@ impl Sizes {
     }
 }
 
-/// What is by the size of an object.
+/// A default that depends on the object size.
 fn by_size(size: usize, cpus: u32, of: fn(&Sizes) -> usize) -> u64 {
     by_geometry::<Uslab>(size, cpus, |geometry| of(&Sizes::new(geometry.stride(), &Knobs::default())))
 }
 
-/// Slabs of which no object is out. Behind it the four bands, and behind them the full slabs: by their fullness.
+/// The list of slabs whose objects are all free. After it come the lists of the four bands, by fullness, and the list of full
+/// slabs.
 const EMPTY: u8 = 0;
 const BANDS: u8 = 4;
 const FULL: u8 = EMPTY + BANDS + 1;
@@ -110,9 +111,9 @@ const FREE: usize = 2;
 /// Bytes that the depots of all caches hold together beyond these: for each CPU, and at least.
 const SHARED_PER_CPU: u64 = 1 << 20;
 const SHARED: u64 = 16 << 20;
-/// Objects that come back in one hold of the lock.
+/// Objects that are put back in one hold of the lock.
 const BATCH: usize = 32;
-/// Shrinking sorts slabs with up to so many free objects.
+/// A shrink sorts the slabs that have at most this many free objects.
 const SORTED: u16 = 32;
 
 /// A cache of `uslab`: see the [module](self).
@@ -120,27 +121,27 @@ const SORTED: u16 = 32;
 pub struct Uslab {
     sizes: Sizes,
     min_partial: usize,
-    /// Objects that the next fill asks for.
+    /// Objects that the next fill takes at most.
     fill: usize,
     cpus: Vec<Cpu>,
     /// Full magazines, the newest last.
     depot: Vec<Vec<Object>>,
-    /// The fewest magazines that the depot had since the last reap.
+    /// The smallest number of magazines in the depot since the last reap.
     fewest: usize,
 }
 
 #[derive(Clone, Debug, Default)]
 struct Cpu {
-    /// The newest last.
+    /// The objects, the newest last.
     stack: Vec<Object>,
-    /// Objects that it has room for today.
+    /// The number of objects that it has room for now.
     places: usize,
-    /// It was used since the last reap.
+    /// `true` if it was used since the last reap.
     used: bool,
 }
 
 impl Cpu {
-    /// Room for `need` objects, if there is less: twice as much, up to `reach`. Whether there was less.
+    /// Makes room for `need` objects: twice as much as before, up to `reach`. Returns `true` if there was less.
     fn widen(&mut self, need: usize, reach: usize) -> bool {
         let less = need > self.places;
         if less {
@@ -148,7 +149,7 @@ impl Cpu {
         }
         less
     }
-    /// All that lies there. The stack begins anew.
+    /// Takes all objects of the stack, which then begins again with no room.
     fn take_all(&mut self) -> Vec<Object> {
         self.places = 0;
         core::mem::take(&mut self.stack)
@@ -216,7 +217,7 @@ impl Policy for Uslab {
                 Some(magazine) => magazine,
                 None => self.fill(op)?,
             };
-            // One of them is the caller's.
+            // One of the objects is for the caller.
             let rest = magazine.len() - 1;
             self.cpus[at].widen(rest, reach);
             self.cpus[at].stack = magazine;
@@ -298,7 +299,7 @@ impl Uslab {
         Some(magazine)
     }
 
-    /// Objects of listed slabs, or of a new one.
+    /// Takes objects of listed slabs, or of a new one.
     fn fill(&mut self, op: &mut Op<'_>) -> Result<Vec<Object>, NoMemory> {
         let ask = self.fill;
         self.fill = (2 * ask).min(self.sizes.capacity);
@@ -308,7 +309,7 @@ impl Uslab {
         {
             take(op.slabs, slab, ask, &mut objects);
         }
-        // The lists were visited, even if in vain.
+        // This visit of the lists counts even if it found no object.
         op.did(Deed::Refill(objects.len() as u32));
         if objects.is_empty() {
             let slab = op.make(EMPTY)?;
@@ -318,7 +319,7 @@ impl Uslab {
         Ok(objects)
     }
 
-    /// Objects go to their slabs, the last one first: how many.
+    /// Puts objects into their slabs, the last one first. Returns their number.
     fn flush(&self, op: &mut Op<'_>, mut objects: Vec<Object>) -> u64 {
         objects.reverse();
         for batch in objects.chunks(BATCH) {
@@ -327,7 +328,7 @@ impl Uslab {
                 let slab = of_slab[0].slab;
                 of_slab.iter().for_each(|object| op.slabs.put(*object));
                 settle(op.slabs, slab);
-                // A slab of one object was full before: it is not one that had room.
+                // A slab of a single object was full before the free, so it does not count among those that had room.
                 let itself = usize::from(op.slabs.objects() == 1);
                 if op.slabs.is_empty(slab) && with_room(op.slabs) - itself >= self.min_partial {
                     op.release(slab);
@@ -337,7 +338,7 @@ impl Uslab {
         objects.len() as u64
     }
 
-    /// Ends an interval: how many objects went to their slabs.
+    /// Ends an interval. Returns the number of objects that were moved to their slabs.
     fn reap(&mut self, op: &mut Op<'_>) -> u64 {
         let mut objects = 0;
         for at in 0..self.cpus.len() {
@@ -357,11 +358,11 @@ impl Uslab {
     }
 }
 
-/// Slabs that have free objects.
+/// Number of slabs that have free objects.
 fn with_room(slabs: &Slabs) -> usize {
     (EMPTY..FULL).map(|list| slabs.len(list)).sum()
 }
-/// Objects of a slab, until there are `most` of them.
+/// Takes objects of a slab, until there are `most` of them.
 fn take(slabs: &mut Slabs, slab: u32, most: usize, objects: &mut Vec<Object>) {
     while objects.len() < most
         && let Some(object) = slabs.take(slab)
@@ -370,7 +371,7 @@ fn take(slabs: &mut Slabs, slab: u32, most: usize, objects: &mut Vec<Object>) {
     }
     settle(slabs, slab);
 }
-/// The slab goes to the end of the list that it belongs on, if it is on another one.
+/// Moves the slab to the end of the list for its fullness, if it is on another one.
 fn settle(slabs: &mut Slabs, slab: u32) {
     let objects = u32::from(slabs.objects());
     let out = objects - u32::from(slabs.free(slab));

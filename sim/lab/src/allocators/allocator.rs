@@ -1,4 +1,4 @@
-//! What the lab asks of an allocator, so that one workload drives all of them.
+//! The interface of an allocator in the lab, so that one workload drives all of them.
 
 use core::alloc::Layout;
 use core::ops::Range;
@@ -6,27 +6,28 @@ use serde::Serialize;
 
 /// An allocator under study.
 ///
-/// A block is a value: it is given back by moving it, so nothing can be freed twice, nor to an allocator of another kind. Blocks
-/// of two allocators of one kind are not told apart by their type; those with memory of their own
-/// [panic](super::memory::Memory::own) when they are given a stranger's.
+/// A block is a value: it is freed by moving it, so it cannot be freed twice, nor to an allocator of another kind. Blocks of two
+/// allocators of one kind have the same type; allocators with their own memory [panic](super::memory::Memory::own) if they are
+/// given another one's block.
 pub trait Allocator {
-    /// What the caller holds.
+    /// The caller's proof of an allocation.
     type Block;
 
-    /// Its name in tables and on the command line.
+    /// The name in tables and on the command line.
     const NAME: &'static str;
-    /// When freed memory can be had again.
+    /// When freed memory can be reused.
     const REUSE: Reuse = Reuse::Each;
 
-    /// Memory of that layout, its bytes as they happen to be; `None`: no room (a value, nothing changed).
+    /// Allocates memory with this layout; its bytes have arbitrary values. Returns `None` if there is no room; then nothing has
+    /// changed.
     fn alloc(&mut self, layout: Layout) -> Option<Self::Block>;
-    /// Takes it back.
+    /// Frees a block.
     fn free(&mut self, block: Self::Block);
 
-    /// The bytes that the block takes up, its rounding included and headers not: from the start of the memory, or
-    /// addresses where the memory is not one range.
+    /// The bytes that the block takes up, including its rounding but no headers. They are offsets from the start of the memory,
+    /// or addresses if the memory is not one range.
     fn range(&self, block: &Self::Block) -> Range<usize>;
-    /// The bytes that were asked for.
+    /// The bytes that were requested.
     fn bytes<'b>(&'b mut self, block: &'b mut Self::Block) -> &'b mut [u8];
 
     /// Writes to the block's first byte, if it has one.
@@ -36,68 +37,68 @@ pub trait Allocator {
         }
     }
 
-    /// Bytes that it manages, used or free or headers; 0 where nobody can know.
+    /// Bytes of the memory that it manages: used, free, and headers; 0 if this is unknown.
     fn capacity(&self) -> usize;
-    /// The free memory as it lies. Walks all of it.
+    /// The current free memory. Walks all of it.
     fn holes(&self) -> Holes;
-    /// What it did so far.
+    /// The counts of its work so far.
     fn work(&self) -> Work;
 
-    /// Bytes that it keeps beside the memory it manages: list heads, bitmaps, tables.
+    /// Bytes that it keeps outside the memory that it manages: list heads, bitmaps, tables.
     fn beside(&self) -> usize {
         0
     }
-    /// Gives back what it keeps for quick reuse, as `malloc_trim` does.
+    /// Releases what it keeps for quick reuse, as `malloc_trim` does.
     fn trim(&mut self) {}
-    /// Whether [`alloc`](Self::alloc) would serve `layout`, found by looking at all memory instead of the lists; `None`: cannot
-    /// be told. For tests.
+    /// Returns `true` if [`alloc`](Self::alloc) would serve `layout`, by searching all memory instead of the lists; `None` if
+    /// this cannot be determined. For tests.
     fn room(&self, _layout: Layout) -> Option<bool> {
         None
     }
-    /// Looks at all that it keeps, and names what does not fit together. For tests.
+    /// Checks all data structures for consistency. For tests.
     ///
     /// # Errors
-    /// The first thing that is wrong, and where.
+    /// The first inconsistency, and its place.
     fn check(&self) -> Result<(), String> {
         Ok(())
     }
 }
 
-/// When freed memory can be had again.
+/// When freed memory can be reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Reuse {
-    /// As soon as its block was freed.
+    /// As soon as the block is freed.
     Each,
-    /// When all blocks that were handed out after its own were freed, too.
+    /// When all blocks that were allocated after it are freed, too.
     FromTop,
-    /// When all blocks were freed.
+    /// When all blocks are freed.
     Together,
     /// Never.
     Never,
 }
 
-/// Free memory as it lies: how many pieces, the largest, all together.
+/// The free memory: the number of pieces, the largest piece, and the sum.
 ///
-/// A piece is what one request could have whole: neighbours that the allocator can serve together are one piece, the slots
-/// of a pool are one each.
+/// A piece is the most that one request can get: neighbours that the allocator can serve together are one piece; each free slot
+/// of a pool is one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "typescript", derive(ts_rs::TS))]
 pub struct Holes {
-    /// Pieces of free memory.
+    /// The number of pieces.
     pub count: usize,
-    /// Bytes of the largest.
+    /// Bytes of the largest piece.
     pub largest: usize,
-    /// Bytes of all.
+    /// Bytes of all pieces.
     pub total: usize,
 }
 
 impl Holes {
-    /// One more hole of so many bytes; none if there are no bytes.
+    /// Adds a hole of `bytes` bytes; does nothing if `bytes` is 0.
     pub fn add(&mut self, bytes: usize) {
         self.add_all(1, bytes);
     }
-    /// `count` more holes of so many bytes each.
+    /// Adds `count` holes of `bytes` bytes each.
     pub fn add_all(&mut self, count: usize, bytes: usize) {
         if count > 0 && bytes > 0 {
             self.count += count;
@@ -107,37 +108,38 @@ impl Holes {
     }
 }
 
-/// What an allocator did, in counts that are the same in every run: the lab shows them instead of times, which are not.
+/// Counts of an allocator's work. They are the same in every run, so the lab shows them instead of times.
 ///
-/// A step is one look at a place where room could be: a block, a slot, a list, a word of a bitmap, a page of a chain. What each
-/// allocator counts its module says; the system's allocator is not looked into and counts calls only.
+/// A step is one look at a place where there could be room: a block, a slot, a list, a word of a bitmap, a page of a chain. Each
+/// allocator's module says what it counts; the system's allocator counts only calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Work {
-    /// Blocks handed out.
+    /// Blocks allocated.
     pub allocs: u64,
     /// Requests that found no room.
     pub refused: u64,
-    /// Blocks taken back.
+    /// Blocks freed.
     pub frees: u64,
-    /// Steps of all searches, for room and for the place in a list.
+    /// Steps of all searches, for room and for positions in lists.
     pub steps: u64,
-    /// Steps of the longest operation: the worst case that happened. `None`: no operation took any that was counted by itself.
+    /// Steps of the longest operation, which is the worst case that occurred. `None` if no operation's steps were counted
+    /// separately.
     pub longest: Option<u64>,
-    /// Blocks cut in two.
+    /// Blocks split in two.
     pub splits: u64,
-    /// Free neighbours made one.
+    /// Free neighbours merged into one.
     pub merges: u64,
-    /// Bytes of headers, links and flags in the memory itself that were read or written.
+    /// Bytes of headers, links and flags read or written in the memory itself.
     pub touched: u64,
 }
 
 impl Work {
-    /// An operation ends that took so many steps.
+    /// Counts an operation of `steps` steps.
     pub(super) fn took(&mut self, steps: u64) {
         self.steps += steps;
         self.longest = self.longest.max(Some(steps));
     }
-    /// An allocation ends; passes its outcome on.
+    /// Counts an allocation, and returns its result.
     pub(super) fn served<T>(&mut self, block: Option<T>) -> Option<T> {
         if block.is_some() {
             self.allocs += 1

@@ -1,4 +1,5 @@
-//! The binary buddy allocator, in bytes: every block is a power of two, and has one other that it can be made one with.
+//! The binary buddy allocator, in bytes: every block is a power of two, and can be merged with exactly one other block, its
+//! buddy.
 //!
 //! ```text
 //!  order 2  |            64             |    a block of 2^k units lies at a multiple of its size:
@@ -6,23 +7,22 @@
 //!  order 0  |  16 |  16  |  16  |  16   |    both together at offset AND NOT size
 //! ```
 //!
-//! - Allocate: round up to a power of two, take the smallest free block that is large enough, halve it until it fits; the
-//!   halves cut off become free. O(log of the memory).
-//! - Free: as long as the buddy is free and whole, make one of both. O(log of the memory).
-//! - Waste: the rounding up. 65 bytes take 128, and the other 63 serve nobody while the block lives: not even a request
-//!   of 63 bytes. Where all sizes are equally likely blocks take 4/3 of what was asked for: a quarter of what they take is
-//!   waste. The 1.44 that is often told (after Russell, "Internal Fragmentation in a Class of Buddy Systems", 1977) is the mean
-//!   ratio where all *octaves* are equally likely.
+//! - Allocate: round up to a power of two, take the smallest free block that is large enough, and halve it until it fits; the
+//!   halves that are cut off become free. O(log of the memory).
+//! - Free: as long as the buddy is free and not split, merge the two. O(log of the memory).
+//! - Waste: the rounding. 65 bytes take 128, and nothing can use the other 63 while the block is allocated. If all sizes are
+//!   equally likely, blocks take 4/3 of the requested bytes: a quarter of what they take is waste. The often quoted 1.44 (after
+//!   Russell, "Internal Fragmentation in a Class of Buddy Systems", 1977) is the mean ratio if all *octaves* are equally likely.
 //!
-//! Which block a unit begins stands in a table beside the memory, one byte for each 16: tags inside would make blocks of 2^k
-//! bytes hold less than 2^k, as page frames would. The links of free blocks lie in the blocks.
+//! A table outside the memory has one byte for each unit of 16 bytes, which describes the block that begins there. Tags inside
+//! the memory would make blocks of 2^k bytes hold less than 2^k bytes. The links of free blocks are stored in the blocks.
 //!
 //! Invariants: a block is free iff its byte says so iff it is in the list of its order; no two buddies are free.
 //!
 //! Sources: Knowlton, "A Fast Storage Allocator" (1965); Knuth, The Art of Computer Programming 1, 2.5. Ships as Linux's page
-//! allocator (`uslab-buddy` is one of those: orders 0 to 10 of pages), and in engines for GPU memory.
+//! allocator (`uslab-buddy` also is one: orders 0 to 10 of pages), and in engines for GPU memory.
 //!
-//! A step is an order whose list is looked at, or a buddy.
+//! A step is an order whose list is inspected, or a buddy that is inspected.
 
 use super::allocator::{Allocator, Holes, Work};
 use super::memory::{ConfigError, Memory, NONE, Piece};
@@ -33,9 +33,9 @@ use uslab::pool::words::Words;
 /// Bytes of the smallest block.
 pub const UNIT: usize = 16;
 
-/// In the table: a free block begins here, its order in the low bits.
+/// Table flag: a free block begins here; its order is in the low bits.
 const FREE: u8 = 0x80;
-/// In the table: a block in use begins here.
+/// Table flag: a used block begins here.
 const USED: u8 = 0x40;
 const ORDER: u8 = 0x3F;
 
@@ -54,33 +54,34 @@ const ORDER: u8 = 0x3F;
 #[derive(Debug)]
 pub struct Buddy {
     memory: Memory,
-    /// One byte for each unit: what begins there; 0 is the inside of a block.
+    /// The table: one byte for each unit; 0 if no block begins there.
     table: Vec<u8>,
     /// The first free block of each order.
     heads: Vec<u32>,
     work: Work,
 }
 
-/// `n` rounded up to a power of two; 0 is 1. `None` if there is none so large.
+/// Rounds `n` up to a power of two; 0 becomes 1. `None` if the result would overflow.
 pub fn round_up_pow2(n: usize) -> Option<usize> {
     n.checked_next_power_of_two()
 }
 
-/// Where the buddy of the block at `offset` lies.
+/// The offset of the buddy of the block at `offset`.
 pub fn buddy_of(offset: usize, size: usize) -> usize {
     offset ^ size
 }
 
-/// Where both together lie.
+/// The offset of the block that results from merging the two.
 pub fn merged_of(offset: usize, size: usize) -> usize {
     offset & !size
 }
 
 impl Buddy {
-    /// So many bytes. What is no power of two becomes several largest blocks, each at a multiple of its size.
+    /// Creates an allocator of `bytes` bytes. If that is not a power of two, there are several largest blocks, each at a multiple
+    /// of its size.
     ///
     /// # Errors
-    /// None, more than [`Memory::MOST`], or no multiple of 16.
+    /// `bytes` is 0, more than [`Memory::MOST`], or not a multiple of 16.
     pub fn new(bytes: usize) -> Result<Self, ConfigError> {
         let memory = Memory::new(bytes, UNIT, UNIT)?;
         let orders = (bytes / UNIT).ilog2() as usize + 1;
@@ -94,19 +95,19 @@ impl Buddy {
         Ok(buddy)
     }
 
-    /// Free blocks by order, from 16 bytes on, as `/proc/buddyinfo` has them. Walks the blocks.
+    /// The number of free blocks by order, from 16 bytes on, as in `/proc/buddyinfo`. Walks the blocks.
     pub fn free_blocks(&self) -> Vec<usize> {
         let mut counts = vec![0; self.heads.len()];
         self.free_list().for_each(|(_, order)| counts[order] += 1);
         counts
     }
 
-    /// Where the free blocks lie, the lowest first.
+    /// The ranges of the free blocks, the lowest first.
     pub fn free_ranges(&self) -> impl Iterator<Item = Range<usize>> {
         self.free_list().map(|(at, order)| at..at + (UNIT << order))
     }
 
-    /// Where each block begins, and its byte in the table.
+    /// The offset of each block, and its byte in the table.
     fn blocks(&self) -> impl Iterator<Item = (usize, u8)> {
         let mut unit = 0;
         core::iter::from_fn(move || {
@@ -116,13 +117,13 @@ impl Buddy {
             Some((at, byte))
         })
     }
-    /// Where each free block begins, and its order.
+    /// The offset and order of each free block.
     fn free_list(&self) -> impl Iterator<Item = (usize, usize)> {
         let free = self.blocks().filter(|(_, byte)| byte & FREE != 0);
         free.map(|(at, byte)| (at, usize::from(byte & ORDER)))
     }
 
-    /// Lists a free block.
+    /// Adds a free block to its list.
     fn put(&mut self, at: usize, order: usize) {
         let next = core::mem::replace(&mut self.heads[order], at as u32);
         self.memory.store(at, next);
@@ -132,7 +133,7 @@ impl Buddy {
         }
         self.table[at / UNIT] = FREE | order as u8;
     }
-    /// Takes a free block out of its list; it begins nothing any more.
+    /// Removes a free block from its list, and clears its table byte.
     fn take(&mut self, at: usize, order: usize) {
         let (next, prev) = (self.memory.load(at), self.memory.load(at + 4));
         if next != NONE {
@@ -168,7 +169,7 @@ impl Buddy {
             steps += 1;
             let size = UNIT << order;
             let buddy = buddy_of(at, size);
-            // Beyond the end there is none; halved, or in use, its byte says something else.
+            // Beyond the end there is no buddy; a buddy that is split or used has another table byte.
             if self.table.get(buddy / UNIT) != Some(&(FREE | order as u8)) {
                 break;
             }
@@ -182,7 +183,7 @@ impl Buddy {
     }
 }
 
-/// The order of the block for a layout: it holds its size, and lies at a multiple of its alignment.
+/// The order of the block for a layout. The block is large enough, and is at a multiple of the alignment.
 fn order_of(layout: Layout) -> Option<usize> {
     let bytes = round_up_pow2(layout.size().max(layout.align()).max(UNIT))?;
     Some((bytes / UNIT).ilog2() as usize)

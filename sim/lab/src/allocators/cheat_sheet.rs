@@ -1,39 +1,39 @@
-//! The cheat sheet: what each allocator is for, in words; what it measures here is the lab's to say.
+//! The cheat sheet: what each allocator is for, in words. Measurements are in the experiments.
 
 use super::registry::Name;
 
-/// What there is to know of an allocator, or of what is put before or beside one.
+/// The page of an allocator, or of a layer that is used with one.
 #[derive(Debug)]
 pub struct CheatSheet {
-    /// As on the command line.
+    /// The name on the command line.
     pub name: &'static str,
-    /// The one in the lab; `None`: no workload of blocks drives it.
+    /// The allocator in the lab; `None` if no workload of blocks can drive it.
     pub in_lab: Option<Name>,
-    /// Which sizes it serves.
+    /// The sizes that it serves.
     pub sizes: &'static str,
-    /// Which lifetimes.
+    /// The lifetimes that it suits.
     pub lifetimes: &'static str,
     /// The worst case of an allocation.
     pub worst: &'static str,
-    /// What it wastes.
+    /// The kinds of waste.
     pub waste: &'static str,
-    /// Who ships it.
+    /// Programs that ship it.
     pub ships: &'static str,
     /// How it works.
     pub idea: &'static str,
-    /// Operations, and the cost of each.
+    /// The operations, and the cost of each.
     pub costs: &'static [(&'static str, &'static str)],
-    /// When to take it.
+    /// When to use it.
     pub take: &'static str,
-    /// When not.
+    /// When not to use it.
     pub leave: &'static str,
-    /// Who described it.
+    /// The source of its description.
     pub source: &'static str,
-    /// The experiment that shows more.
+    /// The experiment that shows more of it.
     pub more: &'static str,
 }
 
-/// A page for each.
+/// The page of each allocator.
 pub static CHEAT_SHEETS: [CheatSheet; 15] = [
     CheatSheet {
         name: "linear",
@@ -308,7 +308,7 @@ pub static CHEAT_SHEETS: [CheatSheet; 15] = [
     },
 ];
 
-/// Who needs what: how objects are used, what to take, and what to look at.
+/// Advice by use: how objects are used, what to choose, and which page to read.
 pub static ADVICE: [[&str; 3]; 12] = [
     ["any", "end together: a frame, a request", "linear"],
     ["any", "nested: scopes within scopes", "stack"],
@@ -324,7 +324,7 @@ pub static ADVICE: [[&str; 3]; 12] = [
     ["one, pointed to", "much churn, addresses must stay", "pool, or slab across threads"],
 ];
 
-/// The page of that name.
+/// The page called `name`.
 pub fn of(name: &str) -> Option<&'static CheatSheet> {
     CHEAT_SHEETS.iter().find(|sheet| sheet.name == name)
 }

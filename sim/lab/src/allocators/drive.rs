@@ -1,8 +1,7 @@
-//! Drives an allocator through a workload, and writes down what became of it.
+//! Drives an allocator through a workload, and records the outcome.
 //!
-//! Every block is filled with bytes that follow from its number, and they are looked at again when it is freed or resized: what
-//! another block overwrote is found. A request that is refused is counted, and so is what the workload later does with that
-//! block.
+//! Every block is filled with bytes derived from its number, which are checked when it is freed or resized, so that overwritten
+//! bytes are found. Refused requests are counted, and so are later operations on their blocks.
 
 use super::allocator::{Allocator, Holes, Work};
 use crate::workload::Op;
@@ -10,14 +9,14 @@ use core::alloc::Layout;
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 
-/// How to drive.
+/// Options of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Operations between two looks at the free memory; 0: only at the end. A look walks all memory.
+    /// The number of operations between two samples of the free memory; 0 samples only at the end. A sample walks all memory.
     pub sample_every: u64,
-    /// Whether blocks are filled and looked at again; else their bytes are not touched.
+    /// `true` if blocks are filled and checked; otherwise their bytes are not accessed.
     pub verify: bool,
-    /// Whether all is freed after the last operation, and what is kept for reuse given back, before the last look.
+    /// `true` if everything is freed after the last operation, and memory kept for reuse is released, before the last sample.
     pub free_all: bool,
 }
 
@@ -27,57 +26,57 @@ impl Default for Options {
     }
 }
 
-/// What became of a workload.
+/// The outcome of a workload.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Outcome {
     /// The allocator's name.
     pub allocator: String,
-    /// Operations driven.
+    /// Operations run.
     pub operations: u64,
-    /// Allocations among them, frees and resizes.
+    /// Allocations.
     pub allocs: u64,
-    /// See `allocs`.
+    /// Frees.
     pub frees: u64,
-    /// See `allocs`.
+    /// Resizes.
     pub resizes: u64,
-    /// Allocations and resizes that found no room. A block keeps its size if a resize is refused.
+    /// Allocations and resizes that found no room. If a resize is refused, the block keeps its size.
     pub refused: u64,
-    /// Of these, the ones for which there was room in all, only not in one piece.
+    /// Refusals although the free memory was large enough in total.
     pub refused_for_pieces: u64,
-    /// Operations on blocks that were never had, because they were refused.
+    /// Operations on blocks whose allocation was refused.
     pub missed: u64,
-    /// The most bytes that were asked for and had at a time, and the most that blocks took up.
+    /// The peak of the requested bytes of live blocks.
     pub peak_asked: u64,
-    /// See `peak_asked`.
+    /// The peak of the bytes that live blocks take up.
     pub peak_taken: u64,
-    /// Bytes beside the memory, at the end.
+    /// Bytes outside the memory, at the end.
     pub beside: u64,
-    /// What the allocator did. A resize is an allocation, a copy and a free.
+    /// The allocator's counts. A resize counts as an allocation, a copy and a free.
     pub work: Work,
-    /// The free memory after every so many operations, and at the end.
+    /// Samples of the memory, at regular intervals and at the end.
     pub samples: Vec<Sample>,
-    /// The first things that were wrong, at most ten: bytes that somebody else had overwritten.
+    /// The first errors, at most ten: overwritten bytes.
     pub violations: Vec<String>,
 }
 
-/// The memory after some operations.
+/// The state of the memory after some operations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Sample {
-    /// Operations so far.
+    /// Operations run so far.
     pub operations: u64,
-    /// Blocks that are there.
+    /// Live blocks.
     pub blocks: u64,
-    /// Bytes of them, as asked for.
+    /// Requested bytes of live blocks.
     pub asked: u64,
-    /// Bytes that they take up.
+    /// Bytes that live blocks take up.
     pub taken: u64,
-    /// Steps that the allocator took so far.
+    /// The allocator's steps so far.
     pub steps: u64,
     /// The free memory.
     pub holes: Holes,
 }
 
-/// Violations that are kept.
+/// The most violations that are kept.
 const KEPT: usize = 10;
 
 struct Held<B> {
@@ -92,7 +91,7 @@ struct Driver<'a, A: Allocator> {
     options: Options,
     asked: u64,
     taken: u64,
-    /// Bytes that are free, if that was asked since the last block came or went.
+    /// The free bytes, if they were computed since the last change.
     free: Option<usize>,
     outcome: Outcome,
 }
@@ -106,7 +105,7 @@ impl<A: Allocator> Driver<'_, A> {
     fn alloc(&mut self, id: u64, layout: Layout) -> Option<Held<A::Block>> {
         let Some(mut block) = self.allocator.alloc(layout) else {
             self.outcome.refused += 1;
-            // A walk over all memory, which is why it is made for refusals only, and once for many in a row.
+            // This walks all memory, so it is done only for refusals, and once for several in a row.
             let free = *self.free.get_or_insert_with(|| self.allocator.holes().total);
             self.outcome.refused_for_pieces += u64::from(free >= layout.size());
             return None;
@@ -169,7 +168,7 @@ impl<A: Allocator> Driver<'_, A> {
                     self.outcome.missed += 1;
                     return;
                 };
-                // What fits of the old bytes is what the pattern has there.
+                // The old bytes that fit have the pattern already.
                 match self.alloc(id, layout) {
                     Some(new) => {
                         self.allocator.free(old.block);
@@ -204,8 +203,8 @@ impl<A: Allocator> Driver<'_, A> {
     }
 }
 
-/// Drives `allocator` through `ops`. Blocks that are left are freed at the end, after the last look unless
-/// [`free_all`](Options::free_all) says before.
+/// Drives `allocator` through `ops`. Remaining blocks are freed at the end, after the last sample; with
+/// [`free_all`](Options::free_all), before it.
 ///
 /// ```
 /// use uslab_lab::allocators::drive::{Options, drive};
@@ -220,7 +219,7 @@ impl<A: Allocator> Driver<'_, A> {
 /// ```
 ///
 /// # Errors
-/// The first one of the operations themselves; whatever is held then is freed.
+/// The first error of `ops`. Blocks that are live then are freed.
 pub fn drive<A: Allocator, E>(
     allocator: &mut A,
     ops: impl IntoIterator<Item = Result<Op, E>>,
@@ -253,7 +252,7 @@ pub fn drive<A: Allocator, E>(
     if options.free_all {
         driver.free_all();
     }
-    // Not twice at the same operation.
+    // If this operation was sampled already, it is not sampled again.
     let seen = driver.outcome.samples.last().is_some_and(|last| last.operations == driver.outcome.operations);
     if options.free_all || !seen {
         driver.sample();
@@ -309,7 +308,7 @@ mod tests {
         assert!(outcomes.iter().all(|outcome| outcome.refused == 0));
         assert!(outcomes.iter().all(|outcome| outcome.peak_asked == outcomes[0].peak_asked));
         let again = run(&mut shipping.malloc(), &workload, &options);
-        // Steps are the caches' since they were made.
+        // Counts of steps begin when the caches are created.
         let holes =
             |outcome: &Outcome| outcome.samples.iter().map(|s| (s.taken, s.holes)).collect::<Vec<_>>();
         assert_eq!(holes(&again), holes(&outcomes[5]), "the same uses, the same holes");
@@ -329,11 +328,11 @@ mod tests {
             alloc(1, 8),
             alloc(2, 8),
             alloc(3, 8),
-            // Full.
+            // The memory is full.
             alloc(4, 8),
             Op::Free { id: 0 },
             Op::Free { id: 2 },
-            // Two pieces of 8 bytes.
+            // Two free pieces of 8 bytes.
             alloc(5, 16),
             Op::Free { id: 5 },
             Op::Resize { id: 1, layout: layout(40) },
@@ -358,7 +357,7 @@ mod tests {
         assert_eq!((outcome.work.allocs, outcome.work.frees), (3, 2));
     }
 
-    /// Hands the same slot out again and again.
+    /// A broken allocator that allocates the same slot again and again.
     struct Broken(Vec<u8>);
 
     impl Allocator for Broken {

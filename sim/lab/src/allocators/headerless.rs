@@ -1,16 +1,15 @@
-//! A free list without headers: what the policies do by themselves, at any granule.
+//! A free list without headers, with any granule: shows the policies alone.
 //!
-//! The list lies beside the memory. So a block takes up what was asked for, rounded up to the granule and nothing else, and no
-//! hole is too small to be kept: with a granule of one byte nothing is rounded. A [`Heap`](super::Heap) cannot do that, whose
-//! smallest block holds tags and links; with its rounding, and blocks as large as its blocks are, this one takes the same
-//! places.
+//! The list is outside the memory. So a block takes the requested bytes, rounded up only to the granule, and no hole is too small
+//! to be kept: with a granule of one byte nothing is rounded. A [`Heap`](super::Heap) cannot do that, because its smallest block
+//! holds tags and links. With the same rounding and block sizes, both choose the same places.
 //!
-//! A step is a free block that a search looks at.
+//! A step is a free block that a search inspects.
 
 use super::heap::{Fit, Order};
 use core::ops::Range;
 
-/// A free list beside so many bytes. See the [module](self).
+/// A free list for a range of bytes, without the memory. See the [module](self).
 ///
 /// ```
 /// use uslab_lab::allocators::headerless::Headerless;
@@ -25,28 +24,29 @@ use core::ops::Range;
 /// ```
 #[derive(Debug)]
 pub struct Headerless {
-    /// Free blocks in the order of the list, which never touch each other.
+    /// Free blocks in the order of the list; they are never adjacent.
     free: Vec<Range<usize>>,
     granule: usize,
     fit: Fit,
     order: Order,
-    /// Where the free block begins that a search for the next fit begins at; the first one of the list without it.
+    /// The start of the free block at which the next-fit search begins; without it, the search begins at the first block of the
+    /// list.
     rover: Option<usize>,
     splits: u64,
     steps: u64,
 }
 
 impl Headerless {
-    /// So many bytes, handed out in multiples of `granule`.
+    /// Creates a list of `bytes` bytes, allocated in multiples of `granule`.
     pub fn new(bytes: usize, granule: usize, fit: Fit, order: Order) -> Self {
         let free = vec![Range { start: 0, end: bytes / granule * granule }];
         Self { free, granule, fit, order, rover: None, splits: 0, steps: 0 }
     }
-    /// Free blocks.
+    /// The number of free blocks.
     pub fn holes(&self) -> usize {
         self.free.len()
     }
-    /// Allocations that left a rest, so far.
+    /// Allocations that left a remainder, so far.
     pub fn splits(&self) -> u64 {
         self.splits
     }
@@ -55,7 +55,7 @@ impl Headerless {
         self.steps
     }
 
-    /// Where `bytes` bytes, one at least, lie from now on; `None`: no free block is so large.
+    /// Allocates `bytes` bytes, at least one. Returns their range; `None` if no free block is large enough.
     pub fn alloc(&mut self, bytes: usize) -> Option<Range<usize>> {
         let need = bytes.max(1).checked_next_multiple_of(self.granule)?;
         let at = self.search(need)?;
@@ -102,7 +102,7 @@ impl Headerless {
         found
     }
 
-    /// Takes back what [`alloc`](Self::alloc) handed out, and makes it one with free neighbours.
+    /// Frees a range that [`alloc`](Self::alloc) returned, and merges it with free neighbours.
     pub fn free(&mut self, used: Range<usize>) {
         match self.order {
             Order::Address => {
@@ -113,7 +113,7 @@ impl Headerless {
                     (false, false) => self.free.insert(at, used),
                     (true, false) => self.free[at - 1].end = used.end,
                     (false, true) => {
-                        // The search goes on where it would have.
+                        // The search continues at the same place as before the merge.
                         if self.rover == Some(used.end) {
                             self.rover = Some(used.start);
                         }
@@ -137,7 +137,7 @@ impl Headerless {
             }
         }
     }
-    /// Takes a free block out of the list; a search that would have begun there begins at the next one.
+    /// Removes a free block from the list. A search that would have begun there begins at the next one.
     fn take_out(&mut self, at: usize) -> Range<usize> {
         let hole = self.free.remove(at);
         if self.rover == Some(hole.start) {
@@ -154,7 +154,7 @@ mod tests {
     use crate::workload::rng::Rng;
     use core::alloc::Layout;
 
-    /// The textbook's heap is the oracle: blocks of its sizes lie at its places, under every policy.
+    /// The heap with headers is the oracle: with its block sizes, this list chooses the same places under every policy.
     #[test]
     fn with_the_heaps_rounding_it_takes_the_heaps_places() {
         const BYTES: usize = 1 << 16;
@@ -167,7 +167,7 @@ mod tests {
                     if held.len() < 60 || rng.below(2) == 0 {
                         let size = rng.within(1, 1500) as usize;
                         let block = heap.alloc(Layout::from_size_align(size, 1).unwrap());
-                        // Its tags take 8 bytes.
+                        // The heap's tags take 8 bytes.
                         let place = list.alloc(size + 8);
                         let at = block.as_ref().map(|block| heap.range(block).start - 16);
                         assert_eq!(at, place.as_ref().map(|place| place.start), "{fit:?} {order:?}");

@@ -1,6 +1,6 @@
-//! The heap of one free list, with boundary tags: the library's [`BestFit`](uslab::pool::BestFit), in memory that counts.
+//! A heap with one free list and boundary tags: the library's [`BestFit`](uslab::pool::BestFit), in memory that counts accesses.
 //!
-//! A step is a free block that a search looks at.
+//! A step is a free block that a search inspects.
 
 use super::allocator::{Allocator, Holes, Work};
 use super::memory::{ConfigError, Memory, Piece, of_the_library};
@@ -30,10 +30,10 @@ pub struct Heap {
 }
 
 impl Heap {
-    /// A heap of so many bytes, of which 16 are its ends.
+    /// Creates a heap of `bytes` bytes, of which its end markers take 16.
     ///
     /// # Errors
-    /// Fewer than 32 bytes, more than [`Memory::MOST`], or no multiple of 16.
+    /// `bytes` is less than 32, more than [`Memory::MOST`], or not a multiple of 16.
     pub fn new(bytes: usize, fit: Fit, order: Order) -> Result<Self, ConfigError> {
         let blocks = Blocks::new(Memory::new(bytes, 32, 16)?, fit, order)?;
         Ok(Self { blocks, work: Work::default() })

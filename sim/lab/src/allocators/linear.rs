@@ -1,15 +1,16 @@
-//! The linear (bump) allocator: one position that moves forward, and nothing is freed but all at once.
+//! The linear (bump) allocator: a position that moves forward. Blocks cannot be freed separately.
 //!
-//! The head in its chain of pages is that of the library's [`Arena`](uslab::pool::Arena), whose chunks they are. Here, besides:
+//! The head in its chain of pages is the library's [`Arena`](uslab::pool::Arena), whose chunks are the pages. In addition:
 //!
-//! - Reset: O(1), but that the freed bytes are overwritten with [`FREED`], unless it is told [not to](Linear::without_fill), so
-//!   that whoever reads memory after a reset sees it.
-//! - [`mark`](Linear::mark), [`rewind`](Linear::rewind): free what came after a mark.
+//! - Reset: O(1), except that the freed bytes are overwritten with [`FREED`], so that reads after a reset are noticed;
+//!   [`without_fill`](Linear::without_fill) disables this.
+//! - [`mark`](Linear::mark), [`rewind`](Linear::rewind): free everything that was allocated after a mark.
 //!
-//! Sources: the library's, and Frykholm, "Custom Memory Allocation in C++" (BitSquid blog, 2010), for marks and the fill. Ships as
-//! Unreal's `FMemStack`, Apache's `apr_pool`, obstacks. An instance is a value: one for each thread needs no lock.
+//! Sources: those of the library, and Frykholm, "Custom Memory Allocation in C++" (BitSquid blog, 2010), for marks and the fill.
+//! Ships as Unreal's `FMemStack`, Apache's `apr_pool`, obstacks. An instance is a value, so an instance for each thread needs no
+//! lock.
 //!
-//! As an [`Allocator`] it counts frees, and frees all when the last block came back. A page is one step.
+//! As an [`Allocator`] it counts frees, and frees everything when the last block is freed. A step is a page.
 
 use super::allocator::{Allocator, Holes, Reuse, Work};
 use super::memory::{ConfigError, Memory, Piece};
@@ -18,7 +19,7 @@ use core::ops::Range;
 use uslab::pool::linear::{Chain, Head};
 use uslab::pool::words::Span;
 
-/// What freed bytes are overwritten with.
+/// Freed bytes are overwritten with this.
 pub const FREED: u8 = 0xCD;
 
 /// A bump allocator. See the [module](self).
@@ -38,16 +39,16 @@ pub const FREED: u8 = 0xCD;
 #[derive(Debug)]
 pub struct Linear {
     pages: Chain<Page>,
-    /// Bytes of a new page; of all pages at most.
+    /// Bytes of a new page, and the most bytes of all pages.
     page: usize,
     most: usize,
-    /// How far freed blocks take the head back when the last of them comes: to the last mark it was rewound to.
+    /// The head's position after the last block is freed: the last mark to which it was rewound.
     floor: Head,
-    /// Blocks handed out since, and not freed.
+    /// Live blocks that were allocated since then.
     live: usize,
-    /// Changes whenever blocks die together: a block of another epoch is dead already.
+    /// Changes whenever blocks are freed together: a block of another epoch is freed already.
     epoch: u64,
-    /// Whether freed bytes are overwritten.
+    /// `true` if freed bytes are overwritten.
     fills: bool,
     work: Work,
 }
@@ -55,7 +56,7 @@ pub struct Linear {
 #[derive(Debug)]
 struct Page {
     memory: Memory,
-    /// Its first position: pages lie as if at multiples of their alignment.
+    /// The virtual position of its first byte: pages are placed as if at multiples of their alignment.
     base: usize,
 }
 
@@ -68,7 +69,7 @@ impl Span for Page {
     }
 }
 
-/// Where nothing is used.
+/// The position before the first block.
 const START: Head = Head { chunk: 0, at: 0 };
 
 /// A block of a [`Linear`].
@@ -79,35 +80,35 @@ pub struct LinearBlock {
     epoch: u64,
 }
 
-/// A mark that is stale: the head was below it since it was saved.
+/// A mark is stale: the head was below it after the mark was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the mark at byte {mark} is stale, the head was below it since: it is at byte {head} now")]
 pub struct StaleMark {
-    /// Where the mark lies.
+    /// The position of the mark.
     pub mark: usize,
-    /// Where the head is.
+    /// The position of the head.
     pub head: usize,
 }
 
 impl Linear {
-    /// One region of so many bytes.
+    /// Creates one region of `bytes` bytes.
     ///
     /// # Errors
-    /// None, or more than [`Memory::MOST`].
+    /// `bytes` is 0, or more than [`Memory::MOST`].
     pub fn fixed(bytes: usize) -> Result<Self, ConfigError> {
         Self::growing(bytes, bytes)
     }
 
-    /// The same, and freed bytes stay as they are: a reset is O(1) then.
+    /// Disables the fill: freed bytes keep their values, and a reset is O(1).
     pub fn without_fill(self) -> Self {
         Self { fills: false, ..self }
     }
 
-    /// A chain of pages of `page` bytes, `most` bytes at most. The first is there at once; a request larger than a page gets a
-    /// page of its own size. Pages behind a mark that is rewound to go back.
+    /// Creates a chain of pages of `page` bytes each, and of at most `most` bytes in all. The first page is allocated
+    /// immediately; a request larger than a page gets a page of its size. Pages after a mark are freed when it is rewound to.
     ///
     /// # Errors
-    /// A page of none, of more than [`Memory::MOST`] or of more than `most` bytes.
+    /// `page` is 0, more than [`Memory::MOST`], or more than `most`.
     pub fn growing(page: usize, most: usize) -> Result<Self, ConfigError> {
         if most < page {
             return Err(ConfigError::new(
@@ -128,16 +129,16 @@ impl Linear {
         })
     }
 
-    /// Bytes from the start to the head, padding and lost ends of pages included.
+    /// Bytes from the start to the head, including padding and the unused ends of pages.
     pub fn used(&self) -> usize {
         self.pages.bytes_to(self.pages.head())
     }
-    /// How many pages there are.
+    /// The number of pages.
     pub fn pages(&self) -> usize {
         self.pages.head().chunk + 1
     }
 
-    /// The first page's bytes.
+    /// The memory of the first page.
     pub(super) fn memory(&self) -> &Memory {
         &self.pages.first().memory
     }
@@ -145,7 +146,7 @@ impl Linear {
         &mut self.pages.first_mut().memory
     }
 
-    /// Moves the head behind `layout`.
+    /// Allocates a block by moving the head.
     pub fn allocate(&mut self, layout: Layout) -> Option<LinearBlock> {
         let block = if Memory::aligns(layout) { self.bump(layout) } else { None };
         self.work.served(block)
@@ -172,16 +173,16 @@ impl Linear {
         Some(LinearBlock { page, piece: memory.piece(at, layout.size()), epoch: self.epoch })
     }
 
-    /// The head, to come back to.
+    /// The head's position, for [`rewind`](Self::rewind).
     pub fn mark(&self) -> Head {
         self.pages.head()
     }
 
-    /// Frees all that came after `mark`, and overwrites it with [`FREED`].
+    /// Frees everything that was allocated after `mark`, and overwrites it with [`FREED`].
     ///
     /// # Errors
-    /// The mark lies above the head, or beyond the end of its page: another page has that one's place. Of a mark that the head
-    /// was below, and is above again, no more is known; a [`Stack`](super::stack::Stack) tells it.
+    /// The mark is above the head, or beyond the end of its page, which another page has replaced. A mark is not recognised as
+    /// stale if the head was below it and is above it again; a [`Stack`](super::stack::Stack) recognises that, too.
     pub fn rewind(&mut self, mark: Head) -> Result<(), StaleMark> {
         let head = self.pages.head();
         if mark > head || self.pages.get(mark.chunk).is_none_or(|page| mark.at > page.size()) {
@@ -237,8 +238,8 @@ impl Allocator for Linear {
         let at = self.pages.get(block.page).map_or(0, |page| page.base) + block.piece.at();
         at..at + block.piece.bytes()
     }
-    /// A block that died in a reset still shows the bytes of its place, unless its page went back: that is the bug that the
-    /// fill makes visible.
+    /// A block that was freed by a reset still returns the bytes at its place, unless its page was freed: the fill makes this bug
+    /// visible.
     fn bytes<'b>(&'b mut self, block: &'b mut LinearBlock) -> &'b mut [u8] {
         match self.pages.get_mut(block.page).filter(|page| page.memory.owns(&block.piece)) {
             Some(page) => page.memory.bytes(&block.piece),
@@ -256,7 +257,7 @@ impl Allocator for Linear {
     fn work(&self) -> Work {
         self.work
     }
-    /// The counters aside, which are the lab's.
+    /// The lab's counters do not count.
     fn beside(&self) -> usize {
         self.pages() * (size_of::<Page>() - size_of::<Work>())
     }
@@ -306,7 +307,7 @@ mod tests {
         assert_eq!(linear.used(), 74);
     }
 
-    /// Neither kind of fragmentation until it fails: what is free is one piece, and blocks take what was asked for.
+    /// There is no fragmentation until a request fails: the free memory is one piece, and blocks take the requested bytes.
     #[test]
     fn all_that_is_free_is_one_piece_until_a_request_finds_too_little() {
         let mut linear = Linear::fixed(10_000).unwrap();
@@ -325,7 +326,7 @@ mod tests {
         }
     }
 
-    /// `candidate + size > end` in the tutorial's listing: the sum overflows, and the check passes.
+    /// `candidate + size > end` in the tutorial's listing: the sum overflows, and the check succeeds wrongly.
     #[test]
     fn the_listings_sum_wraps_where_this_one_refuses() {
         let listing = |head: usize, end: usize, size: usize| {
@@ -381,7 +382,7 @@ mod tests {
         assert_eq!(linear.used(), 16);
     }
 
-    /// With the fill it panicked, and without it the head lay beyond the page.
+    /// Regression test: with the fill it panicked, and without it the head was beyond the page.
     #[test]
     fn a_mark_in_a_page_that_a_smaller_one_has_the_place_of_is_stale() {
         for fills in [true, false] {

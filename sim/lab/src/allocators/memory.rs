@@ -1,8 +1,8 @@
-//! The memory that an allocator under study manages: bytes, and positions instead of pointers.
+//! The memory of an allocator under study: bytes, and positions instead of pointers.
 //!
-//! Where a textbook keeps headers and links in memory, they are written into these bytes, as 32-bit numbers: a link is a
-//! position. So the arithmetic is the textbook's, an overrun of a block destroys the next header as it does in life, and
-//! nothing is unsafe. The bytes of a fresh memory are zero.
+//! Textbook headers and links are written into these bytes as 32-bit numbers: a link is a position. So the arithmetic is the
+//! textbook's, an overrun of a block destroys the next header as in real memory, and nothing is unsafe. The bytes of new memory
+//! are zero.
 
 use super::allocator::Work;
 use core::alloc::Layout;
@@ -10,41 +10,41 @@ use core::ops::Range;
 use uslab::pool::PoolError;
 use uslab::pool::words::{Event, Span, Words};
 
-/// A position that is none: the end of a list.
+/// Not a position: the end of a list.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// A range of bytes that starts at a multiple of [`ALIGN`](Self::ALIGN), also as an address.
+/// A range of bytes whose start is a multiple of [`ALIGN`](Self::ALIGN), also as an address.
 #[derive(Debug)]
 pub struct Memory {
     bytes: Vec<u8>,
-    /// Bytes in front that are skipped, for the alignment.
+    /// Bytes skipped at the start, for the alignment.
     skip: usize,
     len: usize,
-    /// What was done here so far: bytes of headers and links read or written, and what its allocator [tells](Words::tell).
+    /// Counts so far: bytes of headers and links read or written, and what the allocator [reports](Words::tell).
     work: Work,
 }
 
-/// A block of a [`Memory`] that somebody owns.
+/// An allocated block of a [`Memory`].
 #[derive(Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// The address of its memory: whose it is.
+    /// The address of its memory, which identifies it.
     memory: usize,
     at: usize,
     bytes: usize,
 }
 
 impl Piece {
-    /// Where it begins, from the start of the memory.
+    /// The offset from the start of the memory.
     pub fn at(&self) -> usize {
         self.at
     }
-    /// Bytes that were asked for.
+    /// The requested bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 }
 
-/// A parameter that cannot be.
+/// A parameter has an invalid value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what} {value}: expected {expected}")]
 pub struct ConfigError {
@@ -52,7 +52,7 @@ pub struct ConfigError {
     pub what: &'static str,
     /// Its value.
     pub value: usize,
-    /// What would be accepted.
+    /// The accepted values.
     pub expected: String,
 }
 
@@ -78,15 +78,15 @@ impl From<PoolError> for ConfigError {
 }
 
 impl Memory {
-    /// The alignment of its start, in bytes, and so the largest that a block can have.
+    /// The alignment of its start in bytes, which is the largest alignment of a block.
     pub const ALIGN: usize = 4096;
     /// The largest memory, in bytes: positions are 32-bit numbers.
     pub const MOST: usize = 1 << 31;
 
-    /// So many bytes, all zero.
+    /// Creates memory of `len` bytes, all zero.
     ///
     /// # Errors
-    /// More than [`MOST`](Self::MOST), fewer than `least`, or no multiple of `unit`.
+    /// `len` is more than [`MOST`](Self::MOST), less than `least`, or not a multiple of `unit`.
     pub(super) fn new(len: usize, least: usize, unit: usize) -> Result<Self, ConfigError> {
         if !(least..=Self::MOST).contains(&len) || !len.is_multiple_of(unit) {
             let multiple = if unit > 1 { format!(", a multiple of {unit}") } else { String::new() };
@@ -98,28 +98,28 @@ impl Memory {
         Ok(Self { skip: address.next_multiple_of(Self::ALIGN) - address, bytes, len, work: Work::default() })
     }
 
-    /// Its bytes.
+    /// The size in bytes.
     pub(super) fn len(&self) -> usize {
         self.len
     }
-    /// Whether a block can be so aligned here.
+    /// Returns `true` if this memory can satisfy the alignment.
     pub(super) fn aligns(layout: Layout) -> bool {
         layout.align() <= Self::ALIGN
     }
 
-    /// The block of `bytes` bytes at `at`, for its owner.
+    /// Creates the block of `bytes` bytes at `at`.
     pub(super) fn piece(&self, at: usize, bytes: usize) -> Piece {
         debug_assert!(at + bytes <= self.len);
         Piece { memory: self.address(), at, bytes }
     }
-    /// Whether `piece` is a block of this memory.
+    /// Returns `true` if `piece` is a block of this memory.
     pub fn owns(&self, piece: &Piece) -> bool {
         piece.memory == self.address()
     }
-    /// Where `piece` begins.
+    /// Returns the offset of `piece`.
     ///
     /// # Panics
-    /// It is a block of another memory: whoever mixes up two allocators of one kind hears so at once.
+    /// Panics if it is a block of another memory, so that mixing up two allocators of one kind is noticed immediately.
     pub fn own(&self, piece: &Piece) -> usize {
         assert!(self.owns(piece), "a block of another allocator was given to this one");
         piece.at
@@ -139,11 +139,11 @@ impl Memory {
         &mut self.bytes[self.skip + range.start..self.skip + range.end]
     }
 
-    /// Bytes of bookkeeping other than numbers were read or written.
+    /// Counts bytes of bookkeeping, other than words, that were read or written.
     pub(super) fn touch(&mut self, bytes: u64) {
         self.work.touched += bytes;
     }
-    /// `work` with what was done here.
+    /// Adds the counts of this memory to `work`.
     pub(super) fn work(&self, work: Work) -> Work {
         Work {
             steps: work.steps + self.work.steps,
@@ -165,7 +165,7 @@ impl Span for Memory {
     }
 }
 
-/// The words of the allocators, of which it counts those that are loaded and stored.
+/// The words of the library's allocators; their loads and stores are counted.
 impl Words for Memory {
     fn peek(&self, at: usize) -> u32 {
         let bytes = &self.bytes[self.skip + at..self.skip + at + 4];
@@ -189,7 +189,8 @@ impl Words for Memory {
     }
 }
 
-/// Implements [`Allocator`](super::Allocator) for an allocator of the library: `blocks` in a [`Memory`], and `work`.
+/// Implements [`Allocator`](super::Allocator) for an allocator of the library with the fields `blocks`, in a [`Memory`], and
+/// `work`.
 macro_rules! of_the_library {
     ($allocator:ty, $name:literal, $take:expr) => {
         impl Allocator for $allocator {
@@ -212,7 +213,7 @@ macro_rules! of_the_library {
             fn bytes<'b>(&'b mut self, block: &'b mut Piece) -> &'b mut [u8] {
                 self.blocks.memory_mut().bytes(block)
             }
-            /// Its ends take one of the multiples of 16.
+            /// The end markers take 16 bytes.
             fn capacity(&self) -> usize {
                 self.blocks.memory().len() - 16
             }

@@ -1,19 +1,19 @@
-//! Every allocator of the textbooks, small and safe, beside the shipping ones, under one trait.
+//! Every textbook allocator, small and safe, together with the shipping ones, under one trait.
 //!
-//! The free list, TLSF and the head of the linear ones are the code of `uslab::pool`, in a memory that counts what they do.
+//! The free list, TLSF and the head of the linear allocators are the code of `uslab::pool`, in memory that counts accesses.
 //!
 //! | module | |
 //! |---|---|
-//! | [`allocator`] | what the lab asks of an allocator |
-//! | [`memory`] | the bytes that those under study manage |
-//! | [`linear`] | one position that moves forward |
-//! | [`stack`] | the same with markers, scope by scope |
-//! | [`naive`] | two pools that are called by one name |
-//! | [`pool`] | slots of one size, the free ones in a list |
+//! | [`allocator`] | the trait of all allocators in the lab |
+//! | [`memory`] | the bytes that the allocators under study manage |
+//! | [`linear`] | a position that moves forward |
+//! | [`stack`] | the same with markers, by scopes |
+//! | [`naive`] | two pools that are called by the same name |
+//! | [`pool`] | slots of one size; the free ones are in a list |
 //! | [`segregated`] | a pool for each size class |
 //! | [`heap`] | a free list with boundary tags: first, best and next fit |
-//! | [`headerless`] | the same list beside the memory, at any granule |
-//! | [`buddy`] | powers of two that are halved and made one again |
+//! | [`headerless`] | the same list outside the memory, with any granule |
+//! | [`buddy`] | powers of two that are halved and merged |
 //! | [`tlsf`] | free lists by two levels of sizes, found by bit scans |
 //! | [`shipping`] | the slab subsystem as malloc, and one cache of it |
 //! | [`system`] | the program's own allocator |

@@ -1,21 +1,22 @@
-//! The naive pools: two designs that are often called by one name.
+//! The naive pools: two designs that are often called by the same name.
 //!
 //! ```text
 //!   slots   | A |   | C |   |   | F | not opened ...
 //!   flags     1   0   1   0   0   1
 //! ```
 //!
-//! A slot has a flag that says whether it is in use, and a loop over the objects looks at all flags. What differs is an
-//! allocation: [`NeverReuses`] always opens the next slot, so that slots whose objects died are lost (dead slots, a hole each);
-//! [`ScansForFree`] looks for the first dead slot and opens one only if there is none, so that memory lasts, and each allocation
-//! costs up to as many steps as there are slots. The article that pools are often learned from ("Arena pools: from naive pool to slot
-//! map") lists the first and measures the second.
+//! A slot has a flag that is set while it is in use, and a loop over the objects inspects all flags. The designs differ in
+//! allocation. [`NeverReuses`] always opens the next slot, so slots whose objects were freed are lost (each is a hole).
+//! [`ScansForFree`] looks for the first free slot and opens a new one only if there is none, so memory lasts, and an allocation
+//! costs up to as many steps as there are slots. The article from which pools are often learned ("Arena pools: from naive pool to
+//! slot map") lists the first and measures the second.
 //!
 //! - Allocate: O(1), or O(slots). Free: O(1). A loop over all objects: O(opened slots).
-//! - Waste: the rest of a slot; a flag and its padding for each; and for the first design, every slot ever used.
-//! - Scanning from the front fills the front: live objects lie close together, which a walk profits from.
+//! - Waste: the unused part of a slot, and a flag with its padding for each. In the first design, also every slot that was ever
+//!   used.
+//! - Scanning from the front fills the front: live objects are close together, which makes a walk faster.
 //!
-//! A step is a flag that an allocation looks at.
+//! A step is a flag that an allocation inspects.
 
 use super::allocator::{Allocator, Holes, Reuse, Work};
 use super::linear::Linear;
@@ -42,22 +43,22 @@ pub struct ScansForFree {
 macro_rules! common {
     ($pool:ty) => {
         impl $pool {
-            /// A pool of slots for `slot` in an arena, which it takes for itself.
+            /// Creates a pool of slots for `slot` in an arena, which the pool then owns.
             ///
             /// # Errors
-            /// A slot of no bytes or an alignment above 4096; an arena that something lies in, or without room for a slot.
+            /// A slot has no bytes, or an alignment above 4096; or the arena is not empty, or has no room for a slot.
             pub fn new(arena: Linear, slot: Layout) -> Result<Self, ConfigError> {
                 Ok(Self { slots: Slots::new(arena, slot, 1, 1)?, work: Work::default() })
             }
-            /// Slots that there is room for.
+            /// The number of slots for which there is room.
             pub fn slots(&self) -> usize {
                 self.slots.count()
             }
-            /// A loop over the pool's objects.
+            /// Walks over the pool's objects.
             pub fn walk(&self) -> Walk {
                 self.slots.walk()
             }
-            /// Opened slots whose objects died.
+            /// The number of opened slots whose objects were freed.
             pub fn dead(&self) -> usize {
                 let walk = self.walk();
                 walk.checked - walk.active
@@ -149,7 +150,7 @@ mod tests {
     use super::super::pool::Pool;
     use super::*;
 
-    /// The particle of the article: 20 bytes of floats, and the flag that the pool keeps behind them.
+    /// The article's particle: 20 bytes of floats; the pool keeps a flag after them.
     fn particle() -> Layout {
         Layout::from_size_align(20, 4).unwrap()
     }
@@ -204,7 +205,7 @@ mod tests {
     #[test]
     fn filling_from_the_front_keeps_live_objects_together_and_a_free_list_does_not() {
         fn span<A: Allocator>(mut pool: A, walk: impl Fn(&A, &[A::Block]) -> usize) -> usize {
-            // The article's first set, a tenth of it: 1,000 allocated, 950 freed, then replaced 50 at a time.
+            // A tenth of the article's first set: 1,000 allocated, 950 freed, then replaced 50 at a time.
             let mut rng = 1_u64;
             let mut pick = |n: usize| {
                 rng = rng.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -229,7 +230,7 @@ mod tests {
 
     #[test]
     fn a_pool_that_shares_its_arena_would_take_a_strangers_bytes_for_a_slot() {
-        // From the arena's base slot by slot, as the article iterates: the second slot is not where it is looked for.
+        // The article iterates slot by slot from the arena's base. Then the second slot is not where the loop looks for it.
         let mut shared = Linear::fixed(240).unwrap();
         let slot = Layout::from_size_align(24, 4).unwrap();
         shared.allocate(slot).unwrap();

@@ -1,22 +1,23 @@
-//! The pool: slots of one size, the free ones in a list whose links lie in the slots themselves.
+//! The pool: slots of one size; the free ones are in a list whose links are stored in the slots.
 //!
 //! ```text
 //!   slots   | A | ─┐| C |  |<┐ not opened ...       head: the slot freed last
 //!                  └────────┘
 //! ```
 //!
-//! - Allocate: the slot freed last, or else the next one that was never opened. O(1). Free: O(1).
-//! - Waste: the rest of a slot. Nothing between slots: every hole fits every request, so there is no external fragmentation.
-//! - No slot pays for the list: a free slot's own bytes hold the link, 4 of them here.
+//! - Allocate: the slot freed last, or otherwise the next one that was never opened. O(1). Free: O(1).
+//! - Waste: the unused part of a slot. Nothing between slots: every hole fits every request, so there is no external
+//!   fragmentation.
+//! - The list needs no extra memory: a free slot's own bytes hold the link, 4 bytes here.
 //!
-//! [`External`] is the same with the list outside, as a vector of pointers: it costs 8 bytes for each slot that is free at
-//! the worst time, from another allocator, and is here to be compared.
+//! [`External`] is the same with the list outside, as a vector of pointers. It costs 8 bytes, from another allocator, for each
+//! slot at the peak of free slots; it exists for comparison.
 //!
 //! Sources: Reinalter, "Memory allocation strategies: a pool allocator" (Molecular Musings, 2012); Kenwright, "Fast Efficient
-//! Fixed-Size Memory Pool" (2012), for slots that are opened when they are first needed; the pool article. The pools to use are
-//! `uslab::pool`.
+//! Fixed-Size Memory Pool" (2012), for slots that are opened when they are first needed; the pool article. Pools for production
+//! use are in `uslab::pool`.
 //!
-//! A step is a look at the head of the list.
+//! A step is an access to the head of the list.
 
 use super::allocator::{Allocator, Holes, Work};
 use super::linear::Linear;
@@ -46,28 +47,28 @@ pub struct External {
 }
 
 impl Pool {
-    /// Bytes of the smallest slot: a link.
+    /// The smallest slot in bytes: a link.
     pub const LEAST: usize = size_of::<u32>();
 
-    /// A pool of slots for `slot` in an arena, which it takes for itself.
+    /// Creates a pool of slots for `slot` in an arena, which the pool then owns.
     ///
     /// # Errors
-    /// A slot of fewer than the 4 bytes of a link, or an alignment above 4096; an arena that something lies in, or without room
-    /// for a slot.
+    /// A slot has fewer than the 4 bytes of a link, or an alignment above 4096; or the arena is not empty, or has no room for a
+    /// slot.
     pub fn new(arena: Linear, slot: Layout) -> Result<Self, ConfigError> {
         let slots = Slots::new(arena, slot, Self::LEAST, 0)?;
         Ok(Self { slots, head: NONE, live: 0, work: Work::default() })
     }
-    /// Slots that there is room for.
+    /// The number of slots for which there is room.
     pub fn slots(&self) -> usize {
         self.slots.count()
     }
-    /// Slots that were ever in use.
+    /// The number of slots that were ever in use.
     pub fn opened(&self) -> usize {
         self.slots.opened()
     }
 
-    /// The free slots that were in use before, the next one first.
+    /// The free slots that were used before, the next one to be allocated first.
     pub fn free_list(&self) -> impl Iterator<Item = usize> {
         let slot = |link: u32| (link != NONE).then_some(link as usize);
         let next = move |free: &usize| slot(self.slots.memory().peek(self.slots.at(*free)));
@@ -87,10 +88,10 @@ impl Pool {
 }
 
 impl External {
-    /// A pool of slots for `slot` in an arena, which it takes for itself.
+    /// Creates a pool of slots for `slot` in an arena, which the pool then owns.
     ///
     /// # Errors
-    /// A slot of no bytes or an alignment above 4096; an arena that something lies in, or without room for a slot.
+    /// A slot has no bytes, or an alignment above 4096; or the arena is not empty, or has no room for a slot.
     pub fn new(arena: Linear, slot: Layout) -> Result<Self, ConfigError> {
         Ok(Self { slots: Slots::new(arena, slot, 1, 0)?, free: vec![], work: Work::default() })
     }
@@ -222,7 +223,7 @@ mod tests {
     fn freed_slots_come_first_the_last_one_first_and_then_the_arena() {
         let mut pool = pool(4, 8);
         let blocks = [8, 8].map(|size| pool.alloc(slot(size)).unwrap());
-        // A null pointer has no value here: nothing to free is `None`, and nothing happens.
+        // There is no null pointer here: nothing to free is `None`, and nothing happens.
         None.into_iter().for_each(|block| pool.free(block));
         blocks.into_iter().for_each(|block| pool.free(block));
         let starts: Vec<_> = core::iter::from_fn(|| pool.alloc(slot(8))).map(|block| block.at()).collect();

@@ -1,12 +1,10 @@
-//! What holds for every allocator of the lab, tried on random uses against a shadow model.
+//! Properties of every allocator in the lab, tested with random operations against a shadow model.
 //!
-//! - Blocks do not overlap, lie in the memory, are aligned, also as addresses, and keep what was written into them until
-//!   they are freed.
-//! - Free and taken bytes are never more than there are, and the pieces that one sees are the pieces that there are.
-//! - A request is refused only if there is no room for it, and served only if there is, where that can be told.
-//! - When everything was freed, memory is as it was at first: all neighbours have been made one. What is never had again
-//!   is still there, and taken.
-//! - After each step (of slabs: after some) the allocator's own headers, lists and tables agree.
+//! - Blocks do not overlap, are within the memory, are aligned (also as addresses), and keep their contents until they are freed.
+//! - Free and taken bytes never exceed the capacity, and the reported holes are the holes that exist.
+//! - A request is refused only if there is no room for it, and served only if there is, if that can be determined.
+//! - When everything is freed, the memory is as at first: all neighbours are merged. Memory that is never reused stays taken.
+//! - After each step (after some, for slabs) the allocator's own headers, lists and tables agree.
 
 use super::allocator::{Allocator, Reuse};
 use core::alloc::Layout;
@@ -36,12 +34,12 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..60)
 }
 
-/// A block and what the shadow knows of it.
+/// A block, and what the shadow knows of it.
 struct Held<B> {
     block: B,
     range: Range<usize>,
     layout: Layout,
-    /// What its bytes are made of.
+    /// Determines its bytes.
     seed: u8,
 }
 
@@ -109,12 +107,12 @@ impl<A: Allocator> Shadow<A> {
     }
 }
 
-/// Runs random uses of what `make` makes. As many cases as `PROPTEST_CASES` says.
+/// Runs random operations on allocators that `make` creates, as many cases as `PROPTEST_CASES` says.
 fn hold<A: Allocator>(make: impl Fn() -> A) {
     hold_looking(1, make);
 }
 
-/// The same, with a look at the laws after so many steps.
+/// As `hold`, but checks the properties only after every `every` steps.
 fn hold_looking<A: Allocator>(every: usize, make: impl Fn() -> A) {
     let run = |steps: Vec<Step>| {
         let mut shadow = Shadow { allocator: make(), held: vec![], seed: 0 };
@@ -122,7 +120,7 @@ fn hold_looking<A: Allocator>(every: usize, make: impl Fn() -> A) {
         for (i, step) in steps.into_iter().enumerate() {
             match step {
                 Step::Alloc { size, align } => {
-                    // Small and aligned: no layout is too large.
+                    // Small sizes and alignments, so each layout is valid.
                     let layout = Layout::from_size_align(size, align)
                         .map_err(|e| TestCaseError::fail(e.to_string()))?;
                     shadow.alloc(layout)?;
@@ -146,14 +144,14 @@ fn hold_looking<A: Allocator>(every: usize, make: impl Fn() -> A) {
         }
         Ok(())
     };
-    // The cases are not kept in files: the seeds of a failure are printed.
+    // Failing cases are not kept in files: their seeds are printed.
     let config = Config { failure_persistence: None, ..Config::default() };
     if let Err(failure) = TestRunner::new(config).run(&steps(), run) {
         panic!("{}: {failure}", A::NAME);
     }
 }
 
-/// Runs the same random uses on two allocators, which must hand out the same places.
+/// Runs the same random operations on two allocators, which must choose the same places.
 fn agree<A: Allocator, B: Allocator>(make: impl Fn() -> (A, B)) {
     let run = |steps: Vec<Step>| {
         let (mut a, mut b) = make();
@@ -192,7 +190,7 @@ fn tlsf_with_and_without_bitmaps_hands_out_the_same_places() {
 
 #[test]
 fn a_stack_without_markers_is_linear_until_something_is_freed_from_its_top() {
-    // The same head, as long as only the last free of all counts in both.
+    // Both have the same head, as long as only the last of all frees counts in both.
     let layouts = [(3, 1), (10, 8), (100, 64), (0, 1), (1, 4096)];
     let (mut stack, mut linear) = (super::Stack::new(BYTES).unwrap(), arena());
     for (size, align) in layouts {
@@ -215,7 +213,7 @@ fn each_may_go_to_another_thread() {
     send::<super::Segregated>();
 }
 
-/// Enough that some requests find room, and not all.
+/// A size at which some requests find room and others do not.
 const BYTES: usize = 64 << 10;
 
 fn arena() -> super::Linear {
@@ -263,7 +261,7 @@ fn system() {
     hold(super::System::default);
 }
 
-/// A look at a subsystem goes over a hundred caches, with all their slabs.
+/// Few, because a check of a subsystem walks over a hundred caches, with all their slabs.
 const STEPS_OF_SLABS: usize = 12;
 
 #[test]

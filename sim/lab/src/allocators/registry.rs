@@ -1,4 +1,4 @@
-//! Everybody: the allocators of the lab by name, made to size, and handed to whoever wants to try them all.
+//! All allocators of the lab by name. They are created with a given size and passed to a [`Trial`].
 
 use super::heap::{Fit, Order};
 use super::tlsf::Search;
@@ -10,7 +10,7 @@ use core::alloc::Layout;
 /// An allocator of the lab.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Name {
-    /// One position that moves forward.
+    /// A position that moves forward.
     Linear,
     /// The same with markers.
     Stack,
@@ -18,11 +18,11 @@ pub enum Name {
     Pool,
     /// A pool for each size class.
     Segregated,
-    /// A list of free blocks, by address: the first that is large enough.
+    /// A list of free blocks, by address: takes the first that is large enough.
     FirstFit,
-    /// The smallest that is large enough.
+    /// Takes the smallest block that is large enough.
     BestFit,
-    /// The first from where the last search ended.
+    /// Takes the first large enough block after the end of the last search.
     NextFit,
     /// Powers of two.
     Buddy,
@@ -35,7 +35,7 @@ pub enum Name {
 }
 
 impl Name {
-    /// All of them.
+    /// All allocators.
     pub const ALL: [Self; 11] = [
         Self::Linear,
         Self::Stack,
@@ -50,28 +50,29 @@ impl Name {
         Self::System,
     ];
 
-    /// As on the command line, and in tables.
+    /// The name on the command line and in tables.
     pub fn shown(self) -> String {
         self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
     }
 }
 
-/// What is done with an allocator of whichever kind.
+/// Code that runs with an allocator of any kind.
 pub trait Trial {
-    /// What comes of it.
+    /// The result.
     type Outcome;
 
-    /// Does it.
+    /// Runs the code.
     ///
     /// # Errors
-    /// The trial's own.
+    /// An error of the trial itself.
     fn with<A: Allocator>(&mut self, allocator: &mut A) -> anyhow::Result<Self::Outcome>;
 }
 
-/// Makes an allocator of `bytes` bytes, whose largest request will be `largest`, and tries it.
+/// Creates an allocator of `bytes` bytes, whose largest request will be `largest`, and runs the trial with it.
 ///
 /// # Errors
-/// It cannot be made to that size or for that request ([`ConfigError`](super::memory::ConfigError)), or the trial's own; with its name.
+/// The allocator cannot be created with that size or for that request ([`ConfigError`](super::memory::ConfigError)), or the trial
+/// fails; with the allocator's name.
 pub fn run<T: Trial>(name: Name, bytes: usize, largest: Layout, trial: &mut T) -> anyhow::Result<T::Outcome> {
     made(name, bytes, largest, trial).with_context(|| name.shown())
 }
@@ -82,7 +83,7 @@ fn made<T: Trial>(name: Name, bytes: usize, largest: Layout, trial: &mut T) -> a
         Name::Linear => trial.with(&mut Linear::fixed(bytes)?),
         Name::Stack => trial.with(&mut Stack::new(bytes)?),
         Name::Pool => {
-            // A smaller block has a slot to itself all the same.
+            // A smaller block also takes a whole slot.
             let slot = Layout::from_size_align(largest.size().max(Pool::LEAST), largest.align())?;
             trial.with(&mut Pool::new(Linear::fixed(bytes)?, slot)?)
         }

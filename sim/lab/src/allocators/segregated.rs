@@ -1,20 +1,21 @@
-//! Simple segregated storage: a free list for each size class, pages that belong to one class.
+//! Simple segregated storage: a free list for each size class, and pages that each belong to one class.
 //!
 //! ```text
 //!   page 0: class 48    | A | B |   | D | ... |    page 1: class 320  |  E  |     |  F  | ...
 //!   page 2: nobody's yet
 //! ```
 //!
-//! - Allocate: the class by the size, the head of its list; if the list is empty, a page is cut into slots of the class. O(1) but
-//!   for the cutting, which is a step a slot. Free: O(1), the class by the page.
-//! - Waste: the rest of a slot, at most a fifth above 64 bytes; the end of a page that is no multiple of its slots; and slots of
-//!   classes that nobody asks for any more: a page keeps its class until [`trim`](Allocator::trim) finds it wholly free.
+//! - Allocate: the class by the size, then the head of its list; if the list is empty, a page is cut into slots of the class.
+//!   O(1) except for the cutting, which costs a step per slot. Free: O(1); the page determines the class.
+//! - Waste: the unused part of a slot, at most a fifth above 64 bytes; the end of a page that is not a multiple of its slots; and
+//!   free slots of classes that are not requested any more: a page keeps its class until [`trim`](Allocator::trim) finds it
+//!   completely free.
 //!
-//! Four classes a doubling, 16 to 4096 bytes; larger requests are refused.
+//! There are four classes per doubling, 16 to 4096 bytes; larger requests are refused.
 //!
 //! Sources: Wilson and others, "Dynamic Storage Allocation" (1995), who name it; Alexandrescu, Modern C++ Design, chapter 4
-//! (2001). Ships as Loki's small-object allocator, Boost.Pool, the small bins of Unreal; with per-page lists, so that pages
-//! come back by themselves, it is a slab allocator.
+//! (2001). Ships as Loki's small-object allocator, Boost.Pool, the small bins of Unreal. With lists per page, so that free pages
+//! are found automatically, it is a slab allocator.
 
 use super::allocator::{Allocator, Holes, Work};
 use super::memory::{ConfigError, Memory, NONE, Piece};
@@ -24,7 +25,8 @@ use uslab::pool::words::Words;
 
 const PAGE: usize = 4096;
 
-/// Bytes of the slots of each class. Each is a multiple of every alignment up to the largest power of two in it.
+/// Bytes of the slots of each class. Each size is a multiple of the largest power of two in it, so slots have all smaller
+/// alignments.
 pub const SIZES: [usize; 28] = {
     let (mut sizes, mut class) = ([0; 28], 0);
     while class < 28 {
@@ -40,7 +42,7 @@ pub struct Segregated {
     memory: Memory,
     /// The class of each page.
     pages: Vec<Option<u8>>,
-    /// Pages of no class.
+    /// Pages without a class.
     free_pages: Vec<u32>,
     /// The first free slot of each class.
     heads: [u32; SIZES.len()],
@@ -48,10 +50,10 @@ pub struct Segregated {
 }
 
 impl Segregated {
-    /// So many bytes.
+    /// Creates an allocator of `bytes` bytes.
     ///
     /// # Errors
-    /// None, more than [`Memory::MOST`], or no multiple of 4096.
+    /// `bytes` is 0, more than [`Memory::MOST`], or not a multiple of 4096.
     pub fn new(bytes: usize) -> Result<Self, ConfigError> {
         let memory = Memory::new(bytes, PAGE, PAGE)?;
         let pages = bytes / PAGE;
@@ -64,7 +66,7 @@ impl Segregated {
         })
     }
 
-    /// The smallest class whose slots hold `layout`.
+    /// The smallest class whose slots fit `layout`.
     fn class(layout: Layout) -> Option<usize> {
         let first = SIZES.partition_point(|size| *size < layout.size());
         (first..SIZES.len()).find(|class| SIZES[*class].is_multiple_of(layout.align()))
@@ -73,7 +75,7 @@ impl Segregated {
         self.pages[at / PAGE].map(usize::from)
     }
 
-    /// Gives a page to a class, and lists its slots.
+    /// Assigns a page to a class, and adds its slots to the list.
     fn cut(&mut self, class: usize) -> Option<()> {
         let page = self.free_pages.pop()? as usize;
         self.pages[page] = Some(class as u8);
@@ -153,7 +155,7 @@ impl Allocator for Segregated {
             + size_of_val(self.free_pages.as_slice())
             + size_of_val(&self.heads)
     }
-    /// Takes wholly free pages from their classes: walks all lists.
+    /// Takes completely free pages from their classes. Walks all lists.
     fn trim(&mut self) {
         let free = self.free_slots();
         let whole = |page: usize, class: usize| free[page] == PAGE / SIZES[class];

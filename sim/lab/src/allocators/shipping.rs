@@ -1,12 +1,12 @@
-//! The shipping allocators under the lab's trait: a slab subsystem as malloc, and one object cache of it.
+//! The shipping allocators under the lab's trait: a slab subsystem as malloc, and one object cache in it.
 //!
-//! They run on one simulated CPU, so that what they do follows from the uses alone. Their metadata lies outside the memory,
-//! so nothing is touched there for bookkeeping.
+//! They run on one simulated CPU, so that the counts depend only on the operations. Their metadata is outside the memory, so no
+//! bytes in it are touched for bookkeeping.
 //!
-//! A step is what the CPU's own magazine could not do: a visit to a depot, a fill of a magazine from slabs, or a flush to them. The
-//! subsystem counts them for all operations together, so that the longest one is not known.
-//! Splits and merges are those of the pages below. The free memory is what lies free in the page allocator (a hole a block),
-//! and free objects in slabs and magazines (a hole an object): [`trim`](Allocator::trim) gives these back.
+//! A step is an operation that the CPU's own magazine could not serve: a visit to a depot, a fill of a magazine from slabs, or a
+//! flush to them. The subsystem counts steps for all operations together, so the longest operation is not known. Splits and
+//! merges are those of the page allocator. The free memory consists of the free blocks of the page allocator (a hole each), and
+//! free objects in slabs and magazines (a hole each); [`trim`](Allocator::trim) returns these objects to the pages.
 
 use super::allocator::{Allocator, Holes, Work};
 use core::alloc::Layout;
@@ -22,19 +22,19 @@ pub struct Shipping {
     malloc: Malloc,
 }
 
-/// It does not start.
+/// The subsystem cannot be created.
 #[derive(Debug, thiserror::Error)]
 pub enum ShippingError {
-    /// No pages.
+    /// There is no memory for pages.
     #[error(transparent)]
     Start(#[from] StartError),
-    /// No memory for magazines.
+    /// There is no memory for magazines.
     #[error(transparent)]
     Cache(#[from] CacheError),
 }
 
 impl Shipping {
-    /// A subsystem of so many bytes of pages, none of them kept in reserve.
+    /// Creates a subsystem with `bytes` bytes of pages and no reserve.
     ///
     /// # Errors
     /// See [`ShippingError`].
@@ -50,24 +50,24 @@ impl Shipping {
     pub fn subsystem(&self) -> &Subsystem {
         &self.subsystem
     }
-    /// Its malloc, to be driven.
+    /// Its malloc, as an [`Allocator`].
     pub fn malloc(&self) -> Slab<'_> {
         Slab { subsystem: &self.subsystem, malloc: &self.malloc, work: Work::default() }
     }
-    /// A cache in it.
+    /// Creates a cache in it.
     ///
     /// # Errors
-    /// A layout that no slab holds, or no memory.
+    /// No slab holds such an object, or there is no memory.
     pub fn make_cache(&self, object: Layout) -> Result<KmemCache, CacheError> {
         KmemCache::builder("lab", object.size()).align(object.align()).build_in(&self.subsystem)
     }
-    /// A cache of it, to be driven.
+    /// A cache of it, as an [`Allocator`].
     pub fn cache<'c>(&'c self, cache: &'c KmemCache) -> ObjectSlab<'c> {
         ObjectSlab { subsystem: &self.subsystem, cache, work: Work::default() }
     }
 }
 
-/// The slab subsystem as malloc: size classes, and pages above.
+/// The slab subsystem as malloc: size classes, and blocks of pages above them.
 #[derive(Debug)]
 pub struct Slab<'s> {
     subsystem: &'s Subsystem,
@@ -87,7 +87,7 @@ pub struct ObjectSlab<'s> {
 #[derive(Debug)]
 pub struct SlabBlock<'s> {
     block: Block<'s>,
-    /// Bytes that were asked for: an object may have more.
+    /// The requested bytes; the object may be larger.
     size: usize,
 }
 

@@ -1,4 +1,4 @@
-//! Slots of one size, side by side in an arena that is theirs alone: what the pools have in common.
+//! Slots of one size, next to each other in an arena that they own: the common part of the pools.
 
 use super::allocator::{Allocator, Holes};
 use super::linear::Linear;
@@ -10,31 +10,31 @@ use core::ops::Range;
 #[derive(Debug)]
 pub(super) struct Slots {
     arena: Linear,
-    /// Bytes of a slot, and from one to the next.
+    /// Bytes of a slot, and the distance from one to the next.
     size: usize,
     stride: usize,
     align: usize,
     opened: usize,
 }
 
-/// What a walk over all opened slots found.
+/// The result of a walk over all opened slots.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Walk {
-    /// Slots looked at.
+    /// Slots inspected.
     pub checked: usize,
     /// Slots in use.
     pub active: usize,
-    /// Slots up to the last one in use: what a walk cannot do without.
+    /// Slots up to the last one in use, which a walk has to inspect in any case.
     pub span: usize,
 }
 
 impl Slots {
-    /// Slots for `slot`, with `behind` bytes behind each for the pool's own use, in an arena that nobody has used. Of one that
-    /// grows they have the first page.
+    /// Creates slots for `slot`, each followed by `behind` bytes for the pool's own use, in an unused arena. Of a growing arena,
+    /// only the first page is used.
     ///
     /// # Errors
-    /// A slot of nothing or smaller than `least` bytes, an alignment above [`Memory::ALIGN`]; an arena that has no room for
-    /// one slot, or that something else lies in: slots are found by arithmetic from its start.
+    /// A slot has no bytes or fewer than `least`, or an alignment above [`Memory::ALIGN`]; or the arena has no room for one slot,
+    /// or is not empty: slots are found by arithmetic from its start.
     pub(super) fn new(arena: Linear, slot: Layout, least: usize, behind: usize) -> Result<Self, ConfigError> {
         if slot.size() < least.max(1) {
             return Err(ConfigError::new(
@@ -69,15 +69,15 @@ impl Slots {
         }
     }
 
-    /// Slots that there is room for.
+    /// The number of slots for which there is room.
     pub(super) fn count(&self) -> usize {
         self.capacity() / self.stride
     }
-    /// Slots opened so far.
+    /// The number of slots opened so far.
     pub(super) fn opened(&self) -> usize {
         self.opened
     }
-    /// Whether a slot holds `layout`.
+    /// Returns `true` if a slot fits `layout`.
     pub(super) fn serve(&self, layout: Layout) -> bool {
         layout.size() <= self.size && layout.align() <= self.align
     }
@@ -91,7 +91,7 @@ impl Slots {
         self.arena.memory_mut()
     }
 
-    /// Opens one more: its number. `None`: there is no more.
+    /// Opens a slot and returns its number; `None` if all are open.
     pub(super) fn open(&mut self) -> Option<usize> {
         if self.opened == self.count() {
             return None;
@@ -108,11 +108,11 @@ impl Slots {
         Some(slot)
     }
 
-    /// Where a slot begins.
+    /// The offset of a slot.
     pub(super) fn at(&self, slot: usize) -> usize {
         slot * self.stride
     }
-    /// Where the bytes behind a slot begin.
+    /// The offset of the bytes after a slot.
     pub(super) fn behind(&self, slot: usize) -> usize {
         self.at(slot) + self.size
     }
@@ -125,14 +125,14 @@ impl Slots {
     pub(super) fn range(&self, piece: &Piece) -> Range<usize> {
         piece.at()..piece.at() + self.size
     }
-    /// `free` slots, of which some may not be opened.
+    /// The holes of `free` free slots, some of which may not be opened yet.
     pub(super) fn holes(&self, free: usize) -> Holes {
         let mut holes = Holes::default();
         holes.add_all(free, self.size);
         holes
     }
 
-    // ---- pools with a flag behind each slot ----
+    // ---- pools with a flag after each slot ----
 
     pub(super) fn is_active(&self, slot: usize) -> bool {
         let at = self.behind(slot);
@@ -143,7 +143,7 @@ impl Slots {
         self.memory_mut().touch(1);
         self.memory_mut().slice_mut(at..at + 1).fill(u8::from(active));
     }
-    /// Looks at the flag of every opened slot, as a loop over the pool's objects does.
+    /// Inspects the flag of every opened slot, as a loop over the pool's objects does.
     pub(super) fn walk(&self) -> Walk {
         let mut walk = Walk { checked: self.opened, ..Walk::default() };
         for slot in (0..self.opened).filter(|slot| self.is_active(*slot)) {

@@ -1,4 +1,4 @@
-//! The stack allocator: a bump allocator that is rewound to markers, scope by scope.
+//! The stack allocator: a bump allocator that is rewound to markers, by scopes.
 //!
 //! ```text
 //!   | outer |pad| outer |      inner, inner, inner      |      free     |
@@ -7,15 +7,16 @@
 //! ```
 //!
 //! - Allocate: as [linear](super::linear), O(1). Pop: O(1), and a step for each destructor.
-//! - A [`StackScope`] pops when it ends: what the caller allocated before is below the marker and stays.
+//! - A [`StackScope`] pops when it ends: blocks that were allocated before are below its marker and stay.
 //! - Waste: the padding of alignments.
 //!
-//! As an [`Allocator`] it takes single blocks back, too: the topmost at once, any other when all above it were freed. For that
-//! it remembers where each block began, beside the memory, and knows by that which markers are stale. The library's
-//! [`StackAlloc`](uslab::pool::StackAlloc) remembers markers and paddings only, in the memory: its paddings have 8 bytes or more.
+//! As an [`Allocator`] it also frees single blocks: the topmost one immediately, any other one when all blocks above it are
+//! freed. For that it records the start of each block outside the memory, which also lets it recognise stale markers. The
+//! library's [`StackAlloc`](uslab::pool::StackAlloc) records only markers and paddings, in the memory: its paddings have 8 bytes
+//! or more.
 //!
-//! Sources: Fredriksson, "Scope Stack Allocation" (DICE), for destructors that run on pop; Frykholm, "Custom Memory Allocation
-//! in C++" (2010). Ships as Unreal's `FMemMark` on `FMemStack`, Frostbite's scope stack, and every call stack.
+//! Sources: Fredriksson, "Scope Stack Allocation" (DICE), for destructors that run on pop; Frykholm, "Custom Memory Allocation in
+//! C++" (2010). Ships as Unreal's `FMemMark` on `FMemStack`, Frostbite's scope stack, and every call stack.
 
 use super::allocator::{Allocator, Holes, Reuse, Work};
 use super::linear::{FREED, StaleMark};
@@ -32,18 +33,18 @@ pub struct Stack {
     memory: Memory,
     head: usize,
     frames: Vec<Frame>,
-    /// Blocks ever handed out: the number of the next.
+    /// Blocks ever allocated; also the number of the next one.
     births: u64,
     work: Work,
 }
 
-/// Runs with an object's bytes when they are popped.
+/// Runs with an object's bytes when it is popped.
 type Destructor = Box<dyn FnOnce(&mut [u8]) + Send>;
 
-/// What is known of a block that was not popped.
+/// A block that is not popped yet.
 struct Frame {
     birth: u64,
-    /// The head before it.
+    /// The head before the block.
     before: usize,
     range: Range<usize>,
     freed: bool,
@@ -59,12 +60,12 @@ impl fmt::Debug for Frame {
     }
 }
 
-/// A head that was saved.
+/// A saved head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Marker {
     head: usize,
     frames: usize,
-    /// The number of the block below it: while that is there, the head was not below the marker.
+    /// The number of the block below the marker. While that block exists, the head was never below the marker.
     below: Option<u64>,
 }
 
@@ -72,36 +73,36 @@ pub struct Marker {
 #[derive(Debug, PartialEq, Eq)]
 pub struct StackBlock {
     piece: Piece,
-    /// Its place in the stack, and its number: another block may have its place by now.
+    /// Its index in the stack, and its number, because another block may have its index by now.
     frame: usize,
     birth: u64,
 }
 
 impl Stack {
-    /// So many bytes.
+    /// Creates a stack of `bytes` bytes.
     ///
     /// # Errors
-    /// None, or more than [`Memory::MOST`].
+    /// `bytes` is 0, or more than [`Memory::MOST`].
     pub fn new(bytes: usize) -> Result<Self, ConfigError> {
         let memory = Memory::new(bytes, 1, 1)?;
         Ok(Self { memory, head: 0, frames: vec![], births: 0, work: Work::default() })
     }
 
-    /// Bytes up to the head.
+    /// Bytes below the head.
     pub fn used(&self) -> usize {
         self.head
     }
-    /// The head, to pop to.
+    /// The head's position, for [`pop`](Self::pop).
     pub fn mark(&self) -> Marker {
         let below = self.frames.last().map(|frame| frame.birth);
         Marker { head: self.head, frames: self.frames.len(), below }
     }
 
-    /// Frees all that came after `marker`, the newest first; destructors run, and the bytes become [`FREED`]. If a destructor
-    /// panics, the rest is freed all the same.
+    /// Frees everything that was allocated after `marker`, the newest first; destructors run, and the bytes become [`FREED`]. If
+    /// a destructor panics, the rest is freed nevertheless.
     ///
     /// # Errors
-    /// The marker is stale: the block below it was popped since it was saved.
+    /// The marker is stale: the block below it was popped since.
     pub fn pop(&mut self, marker: Marker) -> Result<(), StaleMark> {
         let below = marker.frames.checked_sub(1).and_then(|below| self.frames.get(below));
         if below.map(|frame| frame.birth) != marker.below {
@@ -111,7 +112,7 @@ impl Stack {
         Ok(())
     }
 
-    /// Pops what a destructor that panics leaves, too.
+    /// Continues to pop if a destructor panics.
     fn pop_while(&mut self, more: impl Fn(&Self) -> bool) {
         struct Rest<'s, F: Fn(&Stack) -> bool>(&'s mut Stack, F);
         impl<F: Fn(&Stack) -> bool> Rest<'_, F> {
@@ -129,7 +130,7 @@ impl Stack {
         Rest(self, more).pop();
     }
     fn pop_one(&mut self) {
-        /// Moves the head back, also when a destructor panics.
+        /// Moves the head back even if a destructor panics.
         struct Popped<'s>(&'s mut Stack, usize);
         impl Drop for Popped<'_> {
             fn drop(&mut self) {
@@ -150,10 +151,10 @@ impl Stack {
         self.head = head;
     }
 
-    /// Runs `destructor` with the bytes of `block` when it is popped. One for each block: the last one given.
+    /// Runs `destructor` with the bytes of `block` when it is popped. Each block has at most one; a later one replaces it.
     ///
     /// # Errors
-    /// The block was popped already; the destructor comes back.
+    /// The block was popped already; the error returns the destructor.
     pub fn on_pop<D: FnOnce(&mut [u8]) + Send + 'static>(
         &mut self,
         block: &StackBlock,
@@ -172,7 +173,7 @@ impl Stack {
         self.frames.get_mut(block.frame).filter(|frame| frame.birth == block.birth)
     }
 
-    /// A scope: what is allocated in it is freed at its end.
+    /// Begins a scope: blocks that are allocated in it are freed at its end.
     ///
     /// ```
     /// use std::alloc::Layout;
@@ -205,7 +206,7 @@ impl Stack {
     }
 }
 
-/// A scope of a [`Stack`], which it is until it ends.
+/// A scope of a [`Stack`], through which the stack is used until the scope ends.
 #[derive(Debug)]
 pub struct StackScope<'s> {
     stack: &'s mut Stack,
@@ -225,7 +226,8 @@ impl DerefMut for StackScope<'_> {
 }
 impl Drop for StackScope<'_> {
     fn drop(&mut self) {
-        // Refused only if the scope itself popped or freed what was below its marker: what came since is the outer scope's.
+        // Refused only if blocks below the marker were popped or freed in this scope: then later blocks belong to the outer
+        // scope.
         let _ = self.stack.pop(self.marker);
     }
 }
@@ -251,7 +253,7 @@ impl Allocator for Stack {
     fn free(&mut self, block: StackBlock) {
         self.memory.own(&block.piece);
         self.work.frees += 1;
-        // What was popped is free already.
+        // A popped block is free already.
         if let Some(frame) = self.frame(&block) {
             frame.freed = true;
         }
@@ -323,7 +325,8 @@ mod tests {
         assert_eq!(stack.used(), 64, "a second time there is nothing to free");
     }
 
-    /// It was looked at where the marker lies only: one in the midst of a block was taken, and moved the head up.
+    /// Regression test: only the marker's position was compared, so a marker in the middle of a block was accepted and moved the
+    /// head up.
     #[test]
     fn a_stale_marker_is_refused_however_far_the_stack_has_grown_since() {
         let mut stack = Stack::new(256).unwrap();
@@ -356,7 +359,7 @@ mod tests {
             assert_eq!(outer.used(), 30);
         }
         assert_eq!(stack.used(), 10);
-        // A scope that pops below itself leaves nothing to do at its end.
+        // If a scope popped below itself, nothing is left to do at its end.
         let bottom = stack.mark();
         stack.alloc(layout(10)).unwrap();
         stack.scope().pop(bottom).unwrap();
@@ -394,7 +397,7 @@ mod tests {
         assert_eq!((stack.used(), stack.pop(bottom), stack.used()), (24, Ok(()), 0));
     }
 
-    /// The head stayed where it was, above blocks that nobody knew any more.
+    /// Regression test: the head stayed above blocks that were not recorded any more.
     #[test]
     fn what_a_destructor_panics_on_is_popped_all_the_same_and_so_is_what_lies_below() {
         use uslab_magazine::sync::catch_panic;
@@ -413,7 +416,7 @@ mod tests {
         assert!(stack.on_pop(&kept, |_| panic!("not today")).is_ok());
         assert!(catch_panic(|| stack.free(kept)).is_err());
         assert_eq!((stack.used(), stack.check()), (0, Ok(())));
-        // What waited for it goes with it.
+        // Blocks that waited for it to be popped are freed, too.
         let [waits, panics] = [8, 8].map(|size| stack.alloc(layout(size)).unwrap());
         assert!(stack.on_pop(&panics, |_| panic!("not today")).is_ok());
         stack.free(waits);

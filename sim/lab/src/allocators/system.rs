@@ -1,6 +1,6 @@
-//! The program's own allocator under the lab's trait: the C library's malloc, unless another one was put in its place.
+//! The program's own allocator under the lab's trait: the C library's malloc, unless it was replaced.
 //!
-//! It is not looked into: what is free in it, and what it takes for a block, nobody says. Its calls are counted.
+//! Its free memory, and what it takes for a block, are unknown. Only its calls are counted.
 
 use super::allocator::{Allocator, Holes, Work};
 use core::alloc::Layout;
@@ -12,21 +12,21 @@ pub struct System {
     work: Work,
 }
 
-/// Memory of the program's allocator. Its bytes are zero when they are first looked at, and not touched before.
+/// A block of the program's allocator. Its bytes are zeroed at the first access to them, and not touched before.
 #[derive(Debug)]
 pub struct SystemBlock {
     bytes: Vec<u8>,
-    /// Bytes that are skipped for the alignment.
+    /// Bytes skipped for the alignment.
     skip: usize,
     size: usize,
 }
 
-/// What malloc promises without being asked.
+/// The alignment that malloc guarantees.
 const MALLOC_ALIGN: usize = 16;
 
 impl SystemBlock {
     fn new(layout: Layout) -> Option<Self> {
-        // Of nothing, too, something is asked for: it has an address of its own.
+        // An empty block also requests memory, so that it has a separate address.
         let size = layout.size().max(1);
         let mut slack = if layout.align() > MALLOC_ALIGN { layout.align() - 1 } else { 0 };
         loop {
@@ -37,7 +37,7 @@ impl SystemBlock {
             if skip <= slack {
                 return Some(Self { bytes, skip, size: layout.size() });
             }
-            // It promises less than most.
+            // This malloc guarantees less alignment than most.
             slack = layout.align() - 1;
         }
     }
@@ -59,11 +59,11 @@ impl Allocator for System {
         at..at + block.size
     }
     fn bytes<'b>(&'b mut self, block: &'b mut SystemBlock) -> &'b mut [u8] {
-        // Within what was reserved: the bytes stay where they are.
+        // Within the capacity, so the bytes are not moved.
         block.bytes.resize(block.skip + block.size, 0);
         &mut block.bytes[block.skip..]
     }
-    // `bytes` has to write all of them the first time.
+    // The first call of `bytes` has to write all of them.
     fn touch(&mut self, block: &mut SystemBlock) {
         if block.size > 0 && block.bytes.len() <= block.skip {
             block.bytes.resize(block.skip + 1, 1);

@@ -4,21 +4,21 @@ use super::magazine::{CpuCache, Magazine};
 use super::{Round, Sizes};
 use uslab_magazine::sync::{Mutex, MutexGuard, Rank, planted, tell};
 
-/// Which of the depot's lists.
+/// A list of the depot.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Fill {
     Full,
     Empty,
 }
 
-/// Magazines of one fill, the last one that came on top, and the working set (section 3.7): what was always there was
-/// never needed. So each list remembers how short it has been.
+/// Magazines of one fill, the last one on top, and their working set (section 3.7): magazines that were always there were not
+/// needed. So each list records its shortest length.
 #[derive(Debug)]
 pub(super) struct List<T> {
     pub(super) magazines: Vec<Magazine<T>>,
-    /// The fewest since the interval began. Never more than there are now.
+    /// The fewest magazines since the interval began. Never more than there are now.
     pub(super) least: usize,
-    /// The fewest in the interval before.
+    /// The fewest magazines in the interval before.
     pub(super) least_before: usize,
 }
 
@@ -39,7 +39,7 @@ impl<T> List<T> {
         self.least_before = self.least;
         self.least = self.magazines.len();
     }
-    /// Takes what nobody needed through the interval before and in this one so far: the bottom of the stack.
+    /// Takes the magazines that were not needed in the last interval, nor in this one so far: the bottom of the stack.
     pub(super) fn reap(&mut self) -> Vec<Magazine<T>> {
         let surplus = self.least.min(self.least_before);
         planted!("a reap takes the working set" => let surplus = self.least);
@@ -49,17 +49,17 @@ impl<T> List<T> {
     }
 }
 
-/// What the lock protects.
+/// The state under the lock.
 #[derive(Debug)]
 pub(super) struct Stock<T> {
     pub(super) full: List<T>,
     /// Only magazines of `size`.
     pub(super) empty: List<T>,
-    /// Rounds of a magazine that is made now: the M of the paper.
+    /// Rounds of a new magazine: the paper's M.
     pub(super) size: usize,
-    /// Magazines that CPUs exchanged here.
+    /// Magazines that CPUs have exchanged here.
     pub(super) exchanges: u64,
-    /// Visits that found the lock taken, in all and when the interval began.
+    /// Visits that found the lock taken: in all, and until the interval began.
     pub(super) contended: u64,
     pub(super) contended_before: u64,
 }
@@ -77,11 +77,11 @@ impl<T> Stock<T> {
         } else if current {
             self.empty.magazines.push(magazine);
         }
-        // An empty one of an old size ends here, and what is no magazine is forgotten.
+        // An empty magazine of an old size is dropped here; the placeholder for no magazine is forgotten.
     }
 
     /// Section 3.4: more contention in an interval than `sizes` accepts makes magazines larger, up to a bound. Those of the old
-    /// size stay in use until they come back empty. Returns those that are empty now.
+    /// size stay in use until they return empty. Returns those that are empty now.
     pub(super) fn resize(&mut self, sizes: &Sizes) -> Vec<Magazine<T>> {
         let contended = self.contended - self.contended_before;
         self.contended_before = self.contended;
@@ -104,7 +104,7 @@ impl<T: Round> Depot<T> {
         Self(Mutex::ranked(Rank::Depot, stock))
     }
 
-    /// Section 3.4: whoever finds the lock taken waits, and then counts that he had to.
+    /// Section 3.4: a thread that finds the lock taken waits, and then counts the wait.
     pub(super) fn lock(&self) -> MutexGuard<'_, Stock<T>> {
         self.0.try_lock().unwrap_or_else(|| {
             let mut stock = self.0.lock();
@@ -113,8 +113,8 @@ impl<T: Round> Depot<T> {
         })
     }
 
-    /// The third step of Figure 3.1b. Returns previous to the depot, moves loaded to previous, and loads a magazine of
-    /// this fill. If there is none, nothing moves, and the error is the size that a new one should have.
+    /// The third step of Figure 3.1b. Returns previous to the depot, moves loaded to previous, and loads a magazine of this fill.
+    /// If there is none, nothing moves, and the error is the size that a new one should have.
     pub(super) fn exchange(&self, fill: Fill, cpu: &mut CpuCache<T>) -> Result<(), usize> {
         let mut stock = self.lock();
         let list = match fill {
@@ -131,5 +131,5 @@ impl<T: Round> Depot<T> {
     }
 }
 
-/// What magazines grow to, as in illumos. With the link that each has there, up to 31 they fill a power of two of words.
+/// The sizes to which magazines grow, as in illumos: up to 31, a magazine with its link fills a power of two of words there.
 const STEPS: [usize; 9] = [1, 3, 7, 15, 31, 47, 63, 95, 143];

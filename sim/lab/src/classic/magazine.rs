@@ -1,4 +1,4 @@
-//! A magazine, and the two that a CPU has.
+//! A magazine, and the two magazines of a CPU.
 
 /// A stack of rounds (section 3.1). A push allocates nothing: the vector has room for `size` rounds from the start.
 #[derive(Debug)]
@@ -8,7 +8,7 @@ pub(super) struct Magazine<T> {
 }
 
 impl<T> Default for Magazine<T> {
-    /// No magazine. It has room for nothing, so it is full and empty at once, and serves nobody.
+    /// No magazine. It has room for nothing, so it is full and empty at the same time, and serves no request.
     fn default() -> Self {
         Self { rounds: Vec::new(), size: 0 }
     }
@@ -18,7 +18,7 @@ impl<T> Magazine<T> {
     pub(super) fn pop(&mut self) -> Option<T> {
         self.rounds.pop()
     }
-    /// A full magazine gives the round back.
+    /// A full magazine returns the round.
     pub(super) fn push(&mut self, round: T) -> Result<(), T> {
         if self.is_full() {
             return Err(round);
@@ -34,7 +34,7 @@ impl<T> Magazine<T> {
     }
 }
 
-/// What a CPU has (Figure 3).
+/// The magazines of a CPU (Figure 3).
 ///
 /// Invariant: `previous` is full, empty or missing. A magazine becomes `previous` only when it could not serve.
 #[derive(Debug)]

@@ -1,11 +1,11 @@
 //! The magazine layer of Bonwick and Adams, "Magazines and Vmem: Extending the Slab Allocator to Many CPUs and Arbitrary
 //! Resources", USENIX 2001, as real code. Sections and figures in comments are the paper's.
 //!
-//! **Problem.** A slab allocator has a lock. With many CPUs, everybody waits for it, and its cache line travels.
+//! **Problem.** A slab allocator has a lock. With many CPUs, each has to wait for it, and its cache line travels.
 //!
-//! **Idea.** A *magazine* is a stack of M free objects (*rounds*). Each CPU has one *loaded*: an allocation pops, a free
-//! pushes, and nothing that other CPUs use is touched. What is empty is exchanged for a full one, what is full for an empty
-//! one, in a *depot* that all CPUs share. So a CPU goes there once in M operations.
+//! **Idea.** A *magazine* is a stack of M free objects (*rounds*). Each CPU has one *loaded*: an allocation pops, a free pushes,
+//! and no memory that other CPUs use is touched. An empty magazine is exchanged for a full one, a full one for an empty one, in a
+//! *depot* that all CPUs share. So a CPU visits the depot once in M operations.
 //!
 //! **Why two magazines.** With one, two allocations and two frees in a loop at its edge exchange it each time, whatever M is
 //! (Figure 3.1a). So a CPU keeps the *previous* one, too. After an exchange it has a full and an empty magazine, which serve
@@ -30,8 +30,8 @@
 //!
 //! **Locks.** A CPU's, then the depot's; never two of one kind. None is held while the slab layer runs.
 //!
-//! **What differs from the paper's kernel.** A new size takes effect as magazines come by empty, instead of emptying all CPUs
-//! first. Magazines lie in vectors where the kernel links them through themselves.
+//! **Differences from the paper's kernel.** A new size takes effect as magazines return empty, instead of emptying all CPUs
+//! first. Magazines are vectors; the kernel links them through themselves.
 //!
 //! ```
 //! use std::cell::Cell;
@@ -71,16 +71,16 @@ use magazine::{CpuCache, Magazine};
 use uslab_magazine::Cpus;
 use uslab_magazine::sync::{Counter, Mutex, MutexGuard, Rank, abandoned, assert_unlocked, planted, tell};
 
-/// What magazines hold: pointers, page numbers, whatever may be sent to another thread. `Debug` is for stories of failures.
+/// What magazines hold: pointers, page numbers, anything that may be sent to another thread. `Debug` is for traces of failures.
 pub trait Round: Send + core::fmt::Debug {}
 impl<T: Send + core::fmt::Debug> Round for T {}
 
-/// The layer below: where rounds come from and go to. It is called with none of the cache's locks held, by any number of
-/// threads at once, and must not panic.
+/// The layer below, which supplies rounds and takes them back. It is called with none of the cache's locks held, by any number of
+/// threads concurrently, and must not panic.
 pub trait Slab<T> {
-    /// A constructed object (section 3.2), or `None` if memory is out.
+    /// Allocates a constructed object (section 3.2); returns `None` if memory is out.
     fn alloc(&self) -> Option<T>;
-    /// Destroys an object and takes its memory back.
+    /// Destroys an object and frees its memory.
     fn free(&self, round: T);
     /// An empty vector with room for `size` rounds, or `None` if memory is out. By default from the program's heap.
     fn magazine(&self, size: usize) -> Option<Vec<T>> {
@@ -90,19 +90,19 @@ pub trait Slab<T> {
     }
 }
 
-/// How large magazines are, in rounds.
+/// The sizes of magazines, in rounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
-    /// At first. At least 1.
+    /// The first size. At least 1.
     pub first: usize,
-    /// At most, however much CPUs contend. At least `first`.
+    /// The largest size, however much CPUs contend. At least `first`.
     pub largest: usize,
     /// An interval in which more visits to the depot than this had to wait makes magazines larger.
     pub contention: u64,
 }
 
 impl Default for Sizes {
-    /// What the kernel of the paper's authors has for small objects.
+    /// The values of the paper's kernel for small objects.
     fn default() -> Self {
         Self { first: 15, largest: 143, contention: 3 }
     }
@@ -121,7 +121,7 @@ pub struct Cache<T: Round, S: Slab<T>> {
     flushed: Counter,
 }
 
-/// Section 3.6: CPUs whose locks lie in one cache line would contend although they share nothing.
+/// Section 3.6: CPUs whose locks are in one cache line would contend although they share nothing.
 #[derive(Debug)]
 #[repr(align(64))]
 struct PerCpu<T>(Mutex<CpuCache<T>>);
@@ -149,16 +149,16 @@ impl<T: Round, S: Slab<T>> Cache<T, S> {
         &self.slab
     }
 
-    /// The magazines of the CPU that this thread runs on. It may be moved to another CPU at once; so the number is a hint,
-    /// and the lock is what protects (section 3.5). A kernel could disable interrupts instead, but then a
-    /// [`drain`](Self::drain) would have to run on each CPU in turn.
+    /// The magazines of the CPU that this thread runs on. It may be moved to another CPU at any time, so the number is a hint,
+    /// and the lock protects (section 3.5). A kernel could disable interrupts instead, but then a [`drain`](Self::drain) would
+    /// have to run on each CPU in turn.
     fn this_cpu(&self) -> MutexGuard<'_, CpuCache<T>> {
         let number = self.cpus.current() as usize;
         self.per_cpu[number % self.per_cpu.len()].0.lock()
     }
 
-    /// Allocates a round: Figure 3.1b, left. `None` if the slab layer has none. Cost: the CPU's own lock; once in M operations
-    /// at most the depot's, too, as long as it has what the CPU needs. If not, each miss looks there, and goes to the slab layer.
+    /// Allocates a round: Figure 3.1b, left. `None` if the slab layer has none. Cost: the CPU's own lock; at most once in M
+    /// operations the depot's, too, if it has a magazine to exchange. Otherwise each miss costs that lock and the slab layer.
     pub fn alloc(&self) -> Option<T> {
         let mut cpu = self.this_cpu();
         loop {
@@ -172,13 +172,13 @@ impl<T: Round, S: Slab<T>> Cache<T, S> {
                 tell!(cpu => "swaps: the loaded magazine is empty, the previous one is full");
                 continue;
             }
-            // The CPU stays locked, so that what comes from the depot still fits.
+            // The CPU stays locked, so that the depot's magazine still fits.
             if self.depot.exchange(Fill::Full, &mut cpu).is_err() {
                 break;
             }
             tell!(cpu => "has loaded a full magazine");
         }
-        // No object is taken ahead of need: magazines are filled by frees alone (section 3.3).
+        // No object is taken ahead of need: magazines are filled only by frees (section 3.3).
         drop(cpu);
         assert_unlocked();
         planted!("a refused allocation is counted" => self.slab_allocs.add(1));
@@ -209,14 +209,14 @@ impl<T: Round, S: Slab<T>> Cache<T, S> {
                 tell!(cpu => "has loaded an empty magazine");
                 continue;
             };
-            // The free path alone makes magazines (section 3.3), and with nothing held: their memory comes from a cache, too.
+            // Only the free path makes magazines (section 3.3), with no lock held: their memory comes from a cache, too.
             drop(cpu);
             assert_unlocked();
             let Some(rounds) = self.slab.magazine(size) else { break };
             let fresh = Magazine { rounds, size };
             tell!("makes a magazine of {size}: the depot has no empty one");
-            // Meanwhile the CPU may have gone on, or this thread to another CPU. So all begins anew with one more magazine in
-            // the depot, where another CPU may find it first.
+            // The CPU may have been used since, or this thread may be on another CPU. So the loop starts again with one more
+            // magazine in the depot, where another CPU may find it first.
             planted!("a new magazine is loaded without another look" => {
                 cpu = self.this_cpu();
                 let previous = cpu.load(fresh);
@@ -233,8 +233,8 @@ impl<T: Round, S: Slab<T>> Cache<T, S> {
         self.slab.free(round);
     }
 
-    /// Ends an interval, say every 15 seconds: adapts the size of magazines to the contention in it (section 3.4), and begins
-    /// to measure the working set anew (section 3.7). Cost: the depot's lock.
+    /// Ends an interval, such as 15 seconds: adapts the size of magazines to the contention in it (section 3.4), and begins a new
+    /// measurement of the working set (section 3.7). Cost: the depot's lock.
     pub fn end_interval(&self) {
         let mut stock = self.depot.lock();
         stock.full.end_interval();
@@ -244,8 +244,8 @@ impl<T: Round, S: Slab<T>> Cache<T, S> {
         drop((stock, old));
     }
 
-    /// Memory runs low: gives the slab layer those magazines of the depot that are not in its working set (section 3.7). Returns
-    /// how many there were, full and empty.
+    /// For low memory: returns to the slab layer the depot's magazines that are not in its working set (section 3.7). Returns
+    /// their number, full and empty.
     pub fn reap(&self) -> usize {
         let mut stock = self.depot.lock();
         let surplus = [stock.full.reap(), stock.empty.reap()];
@@ -256,8 +256,8 @@ impl<T: Round, S: Slab<T>> Cache<T, S> {
         reaped
     }
 
-    /// Gives everything that is cached back to the slab layer: what each CPU has, then what the depot has. A CPU that goes on
-    /// meanwhile fills up again.
+    /// Returns everything that is cached to the slab layer: the magazines of each CPU, then the depot's. A CPU that is in use
+    /// concurrently fills up again.
     pub fn drain(&self) {
         for cpu in &self.per_cpu {
             let mut cpu = cpu.0.lock();
@@ -292,7 +292,7 @@ impl<T: Round, S: Slab<T>> Cache<T, S> {
 }
 
 impl<T: Round, S: Slab<T>> Drop for Cache<T, S> {
-    /// Everything goes back to the slab layer. A model whose execution failed leaves all as it lies.
+    /// Returns everything to the slab layer. A model whose execution failed leaves everything as it is.
     fn drop(&mut self) {
         if !abandoned() {
             self.drain();
@@ -300,5 +300,5 @@ impl<T: Round, S: Slab<T>> Drop for Cache<T, S> {
     }
 }
 
-// Behind the layer, whose lines the tutorial names.
+// After the layer's code, because the tutorial names its line numbers.
 mod simulated;

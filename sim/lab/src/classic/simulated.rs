@@ -1,25 +1,25 @@
-//! What a simulator of CPUs asks, beside the layer itself.
+//! Functions of the layer that only a simulator of CPUs needs.
 
 use super::{Cache, PerCpu, Round, Slab};
 
 impl<T: Round, S: Slab<T>> Cache<T, S> {
-    /// Rounds of a magazine that is made now. Cost: the depot's lock.
+    /// Rounds of a new magazine. Cost: the depot's lock.
     pub fn size(&self) -> usize {
         self.depot.lock().size
     }
 
-    /// Magazines that CPUs exchanged at the depot so far. Cost: its lock.
+    /// Magazines that CPUs have exchanged at the depot so far. Cost: its lock.
     pub fn exchanges(&self) -> u64 {
         self.depot.lock().exchanges
     }
 
-    /// Counts a visit to the depot that had to wait, for who knows of waits that no lock here saw: a simulator of CPUs.
+    /// Counts a visit to the depot that had to wait, for a simulator of CPUs, whose waits no lock here sees.
     pub fn count_contention(&self) {
         self.depot.lock().contended += 1;
     }
 
-    /// Shows each magazine: its CPU, or `None` in the depot; what it is there; rounds that it has room for; its rounds. A CPU
-    /// without one has room for 0. Cost: as [`stats`](Self::stats).
+    /// Shows each magazine: its CPU, or `None` in the depot; its role there; its capacity; its rounds. A CPU without a magazine
+    /// has a capacity of 0. Cost: as [`stats`](Self::stats).
     pub fn each_magazine(&self, mut show: impl FnMut(Option<u32>, &'static str, usize, &[T])) {
         for (PerCpu(cpu), number) in self.per_cpu.iter().zip(0..) {
             let cpu = cpu.lock();

@@ -1,22 +1,22 @@
-//! What was done, and what lies where.
+//! Counts of the cache's operations, and the places of all rounds.
 
 use super::magazine::Magazine;
 use super::{Cache, PerCpu, Round, Slab};
 use uslab_magazine::sync::planted;
 
-/// What the cache did since it was made, and where everything lies now. Exact while nothing else runs; otherwise CPUs are read
-/// one after another.
+/// The cache's counts since it was created, and the current place of every round. Exact while no other thread uses the cache;
+/// otherwise CPUs are read one after another.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     /// Allocations that a CPU's magazines served.
     pub cpu_allocs: u64,
     /// Frees that a CPU's magazines took.
     pub cpu_frees: u64,
-    /// Allocations that went to the slab layer.
+    /// Allocations that the slab layer served.
     pub slab_allocs: u64,
-    /// Frees that went to the slab layer.
+    /// Frees that the slab layer took.
     pub slab_frees: u64,
-    /// Rounds that reaps and drains gave from magazines to the slab layer.
+    /// Rounds that reaps and drains returned from magazines to the slab layer.
     pub flushed: u64,
     /// Magazines that CPUs exchanged at the depot.
     pub exchanges: u64,
@@ -26,13 +26,13 @@ pub struct Stats {
     pub cpus: Vec<[MagazineStats; 2]>,
     /// The depot's full magazines; the last one is taken first.
     pub full: Vec<MagazineStats>,
-    /// Its empty ones.
+    /// The depot's empty magazines.
     pub empty: Vec<MagazineStats>,
-    /// Rounds of a magazine that is made now: the M of the paper.
+    /// Rounds of a new magazine: the paper's M.
     pub size: usize,
 }
 
-/// One magazine.
+/// The fill of a magazine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MagazineStats {
     /// Rounds in it.
@@ -51,7 +51,8 @@ impl<T: Round, S: Slab<T>> Cache<T, S> {
     /// All counts. Cost: the lock of each CPU, one after another, then the depot's.
     pub fn stats(&self) -> Stats {
         let mut stats = Stats::default();
-        // Whoever exchanges holds his CPU's lock and asks for the depot's. The other way round, both would wait for ever.
+        // A thread that exchanges holds its CPU's lock and requests the depot's. With the opposite order here, both would wait
+        // for ever.
         planted!("statistics lock the depot first" => core::mem::forget(self.depot.lock()));
         for PerCpu(cpu) in &self.per_cpu {
             let cpu = cpu.lock();

@@ -1,4 +1,4 @@
-//! What the story of a failed execution shows.
+//! The state that traces of failed executions show.
 
 use super::Round;
 use super::depot::Stock;

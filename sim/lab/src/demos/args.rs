@@ -11,26 +11,26 @@ use std::io::BufRead;
 use uslab_output::command::Outcome;
 use uslab_output::{Place, tell};
 
-/// Drive an allocator of the textbooks by hand: what its memory looks like after each command.
+/// Drive a textbook allocator by hand, and see its memory after each command.
 ///
-/// The memory is a line of 64 characters: letters are blocks in use, `+` is rounding, `=` headers and tags, `-` padding and what
-/// is dead below a head, `.` free, `|` where another free piece begins, `_` never used, `#` retired, `~` loaded and not used. Blocks
-/// are called a, b, c in their order. `uslab page` has the same demos to click at.
+/// The memory is a line of 64 characters: letters are blocks in use, `+` is rounding, `=` headers and tags, `-` padding and freed
+/// bytes below a head, `.` free, `|` the start of another free piece, `_` never used, `#` retired, `~` loaded but not used.
+/// Blocks are called a, b, c in the order of their allocation. `uslab page` has the same demos as an interactive page.
 #[derive(Debug, ClapArgs)]
 pub struct Args {
     /// The allocator
     name: Name,
-    /// What to do: `alloc BYTES [ALIGN]`, `alloc` where there is one size, `free BLOCK`, `get HANDLE`, `mark`, `pop MARKER`, `reset`,
-    /// `walk FIELD LAYOUT`; `-` reads commands from standard input, one a
-    /// line. Left out: a script that shows what the allocator is about
+    /// Commands: `alloc BYTES [ALIGN]`, `alloc` if there is one size, `free BLOCK`, `get HANDLE`, `mark`, `pop MARKER`, `reset`,
+    /// `walk FIELD LAYOUT`; `-` reads commands from standard input, one a line. Left out: a script that shows what the allocator
+    /// does
     #[arg(value_name = "COMMAND")]
     commands: Vec<String>,
-    /// Do so many requests at random instead, the same for every allocator, in 1,024 bytes where any size is served
+    /// Make this many random requests instead, the same for every allocator, in 1,024 bytes if it serves any size
     #[arg(long, value_name = "N", conflicts_with = "commands", value_parser = clap::value_parser!(u16).range(1..=10_000))]
     random: Option<u16>,
 }
 
-/// A command, and what was then.
+/// A command, and the scene after it.
 #[derive(Debug, Serialize)]
 struct Done {
     command: String,
@@ -50,7 +50,7 @@ impl Args {
         Ok(Outcome::Done)
     }
 
-    /// All of them, before the first is done.
+    /// Parses all commands before the first one runs.
     fn commands(&self, seed: u64) -> anyhow::Result<Vec<Command>> {
         if let Some(n) = self.random {
             return Ok(random(seed, n.into()));

@@ -1,4 +1,4 @@
-//! An allocator that is driven by hand.
+//! A demo of an allocator, with named blocks.
 
 use super::command::Command;
 use super::demo::{Demo, capital, free};
@@ -7,13 +7,13 @@ use super::scene::{Is, Part, Scene};
 use crate::allocators::Work;
 use core::alloc::Layout;
 
-/// An allocator, and the blocks and markers that were got from it, by name.
+/// An allocator, and its live blocks and markers by name.
 #[derive(Debug)]
 pub(super) struct Blocks<A: Shown> {
     allocator: A,
-    /// By the number of their birth, with the bytes that were asked for.
+    /// Live blocks by number, with the requested bytes.
     live: Vec<(usize, A::Block, usize)>,
-    /// And how many blocks had been handed out by then.
+    /// Markers, with the number of blocks that had been allocated by then.
     markers: Vec<(A::Marker, usize)>,
     births: usize,
     last: Option<Layout>,
@@ -138,7 +138,7 @@ impl<A: Shown> Demo for Blocks<A> {
     }
 }
 
-/// `a` to `z`, then `a2` to `z2`.
+/// The name of a block by number: `a` to `z`, then `a2` to `z2`.
 pub(super) fn name(number: usize) -> String {
     let letter = char::from(b'a' + (number % 26) as u8);
     if number < 26 { letter.to_string() } else { format!("{letter}{}", number / 26 + 1) }

@@ -1,4 +1,4 @@
-//! What can be asked of a demo.
+//! The commands of a demo.
 
 use core::fmt;
 use core::str::FromStr;
@@ -6,16 +6,16 @@ use core::str::FromStr;
 /// A command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
-    /// Memory of so many bytes, at a multiple of so many. The block is called by the next letter, which a refusal uses up, too.
+    /// Allocates a block. Its name is the next letter; a refused request uses up its letter, too.
     Alloc {
-        /// Bytes; `None`: of the one size that there is.
+        /// The size in bytes; `None` if the allocator has only one size.
         bytes: Option<usize>,
-        /// A power of two.
+        /// The alignment, a power of two.
         align: usize,
     },
-    /// Gives a block back.
+    /// Frees a block.
     Free {
-        /// Its name.
+        /// The block's name.
         block: String,
     },
     /// Finds an object by its handle.
@@ -23,25 +23,25 @@ pub enum Command {
         /// The handle's name.
         block: String,
     },
-    /// Saves the head. The marker is called m1, m2 and so on.
+    /// Saves the head. Markers are called m1, m2 and so on.
     Mark,
-    /// Frees all that came after a marker.
+    /// Frees everything that was allocated after a marker.
     Pop {
-        /// Its name.
+        /// The marker's name.
         marker: String,
     },
-    /// Frees all.
+    /// Frees everything.
     Reset,
     /// Reads a field of all structs.
     Walk {
         /// The field, or `all`.
         access: String,
-        /// How they lie: `structs`, `fields` or `numbers`.
+        /// The memory layout: `structs`, `fields` or `numbers`.
         layout: String,
     },
 }
 
-/// What is no command.
+/// A text that is not a command.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{0}` is no command: expected `alloc BYTES [ALIGN]`, `alloc`, `free BLOCK`, `get HANDLE`, `mark`, `pop MARKER`, `reset` or `walk FIELD LAYOUT`"

@@ -1,4 +1,4 @@
-//! What a demo is.
+//! The interface of a demo.
 
 use super::command::Command;
 use super::scene::Scene;
@@ -6,15 +6,15 @@ use crate::allocators::Holes;
 
 /// An allocator that is driven by hand.
 pub trait Demo {
-    /// Does what it is told, and says what that did.
+    /// Runs a command, and returns a sentence about its effect.
     ///
     /// # Errors
-    /// It is refused, for a reason in words; nothing changed then.
+    /// The reason for a refusal, in words; nothing has changed then.
     fn tell(&mut self, command: &Command) -> Result<String, String>;
-    /// Shows what is, and says nothing.
+    /// The current state of the memory, without a sentence.
     fn scene(&self) -> Scene;
 
-    /// Does what it is told, and shows what is then.
+    /// Runs a command, and returns the state after it.
     fn act(&mut self, command: &Command) -> Scene {
         let said = self.tell(command);
         let refused = said.is_err();
@@ -22,7 +22,7 @@ pub trait Demo {
     }
 }
 
-/// Free memory, in words.
+/// Describes the free memory in words.
 pub(super) fn free(holes: Holes) -> String {
     match holes.count {
         0 => "nothing".to_owned(),

@@ -1,4 +1,4 @@
-//! A handle table: names that notice when their object is gone.
+//! A handle table: handles that detect when their object is gone.
 
 use super::blocks::{name, some};
 use super::command::Command;
@@ -6,13 +6,13 @@ use super::demo::{Demo, capital};
 use super::scene::{Is, Part, Scene};
 use uslab::handle::{Handle, HandleTable, WrapPolicy};
 
-/// Generations of two bits: three of them, as even they run out while one looks.
+/// Bits of a generation. They allow three generations, so that a demo soon shows how they run out.
 const BITS: u32 = 2;
-/// Bytes that a slot is drawn with.
+/// Bytes with which a slot is drawn.
 const SLOT: usize = 16;
 const SLOTS: usize = 8;
 
-/// A table, and every handle that it ever gave, by name.
+/// A table, and every handle that it returned, by name.
 #[derive(Debug)]
 pub(super) struct Handles {
     table: HandleTable<String, u32, BITS>,

@@ -1,4 +1,4 @@
-//! What each allocator shows beside its blocks in use.
+//! What a demo shows of each allocator, other than blocks in use.
 
 use super::scene::{Is, Part};
 use crate::allocators::linear::StaleMark;
@@ -9,41 +9,41 @@ use core::ops::Range;
 
 /// An allocator whose memory can be shown.
 pub(super) trait Shown: Allocator<Block: Debug> + Debug {
-    /// What it remembers of a head, if it can go back to one.
+    /// A saved head, if the allocator can be rewound.
     type Marker: Debug;
 
-    /// Bytes of bookkeeping in front of each block in use, and behind it.
+    /// Bytes of bookkeeping before and after each block in use.
     const TAGS: (usize, usize) = (0, 0);
 
-    /// What lies in a range without a block in use.
+    /// Adds the parts of a range that contains no block in use.
     fn between(&self, range: Range<usize>, parts: &mut Vec<Part>);
-    /// Numbers that matter to it; `last` was asked for last.
+    /// Figures that matter for this allocator; `last` is the last request.
     fn facts(&self, _last: Option<Layout>) -> Vec<(String, String)> {
         vec![]
     }
 
-    /// Saves the head; `None`: it has none.
+    /// Saves the head; `None` if the allocator has none.
     fn mark(&self) -> Option<Self::Marker> {
         None
     }
-    /// Frees all that came after a marker.
+    /// Frees everything that was allocated after a marker.
     ///
     /// # Errors
     /// The marker is stale.
     fn pop(&mut self, _: &Self::Marker) -> Result<(), StaleMark> {
         Ok(())
     }
-    /// Frees all, and says so; `false`: it cannot.
+    /// Frees everything; returns `false` if the allocator cannot do that.
     fn reset(&mut self) -> bool {
         false
     }
-    /// The bytes up to its head; `None`: it has none.
+    /// The head's position; `None` if the allocator has none.
     fn head(&self) -> Option<usize> {
         None
     }
 }
 
-/// Where a head divides what is used from what is free: below it a gap is padding.
+/// Splits a gap at the head: below it is padding, above it free memory.
 fn below_a_head(head: usize, range: Range<usize>, parts: &mut Vec<Part>) {
     let head = head.clamp(range.start, range.end);
     parts.push(Part::of(range.start..head, Is::Padding));
@@ -122,9 +122,9 @@ impl Shown for Buddy {
     }
 }
 
-/// Between tags there is at most one free block: neighbours are one.
+/// Between tags there is at most one free block, because neighbours are merged.
 fn one_free_block(range: Range<usize>, end: usize, parts: &mut Vec<Part>) {
-    // The ends of the memory are marked by tags of their own.
+    // Separate tags mark the ends of the memory.
     let (front, behind) = (if range.start == 0 { 12 } else { 0 }, if range.end == end { 4 } else { 0 });
     let free = range.start + front..range.end.saturating_sub(behind).max(range.start + front);
     parts.push(Part::of(range.start..free.start, Is::Tag));

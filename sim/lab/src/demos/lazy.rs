@@ -12,10 +12,10 @@ const BLOCKS: usize = 16;
 
 type Pool = SafePool<IndexPool<HeapArea>>;
 
-/// The pool, and the blocks that are out.
+/// The pool, and its blocks in use.
 #[derive(Debug)]
 pub(super) struct Lazy {
-    /// Lives as long as the program, as the blocks borrow it: some hundred bytes for each demo that is begun.
+    /// Leaked, because the blocks borrow it: some hundred bytes for each demo that is created.
     pool: &'static Pool,
     live: Vec<(usize, PoolGuard<'static, IndexPool<HeapArea>>)>,
     /// The address of the first block.
@@ -30,7 +30,7 @@ impl Lazy {
         Ok(Self { pool: Box::leak(Box::new(pool)), live: vec![], base: None, births: 0 })
     }
 
-    /// Which block that is. The first that a fresh pool gives is block 0.
+    /// The block's index. The first block of a new pool is block 0.
     fn index(&self, block: &PoolGuard<'_, IndexPool<HeapArea>>) -> usize {
         (block.address().addr() - self.base.unwrap_or(block.address().addr())) / BLOCK
     }

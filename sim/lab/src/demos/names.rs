@@ -1,4 +1,4 @@
-//! The demos by name: what each is about, and a script that shows it.
+//! The demos by name, each with a description and a script.
 
 use super::blocks::Blocks;
 use super::demo::Demo;
@@ -19,50 +19,50 @@ use uslab::handle::WrapPolicy;
 #[cfg_attr(feature = "typescript", derive(ts_rs::TS))]
 #[serde(rename_all = "kebab-case")]
 pub enum Name {
-    /// One position that moves forward; all is freed at once.
+    /// A position that moves forward; everything is freed together.
     Linear,
-    /// The same with markers to go back to.
+    /// The same with markers, to which it can be rewound.
     Stack,
-    /// Slots of one size, the free ones in a list.
+    /// Slots of one size; the free ones are in a list.
     Pool,
-    /// The same, of which a block joins the list when it is first needed.
+    /// The same, but a block joins the list when it is first needed.
     LazyPool,
-    /// A list of free blocks by address: the first that is large enough.
+    /// A list of free blocks by address: takes the first that is large enough.
     FirstFit,
-    /// The smallest that is large enough.
+    /// Takes the smallest block that is large enough.
     BestFit,
-    /// Powers of two that are halved and made one again.
+    /// Powers of two that are halved and merged.
     Buddy,
     /// Lists by two levels of sizes, found by two bit scans.
     Tlsf,
-    /// Names that notice when their object is gone: a slot retires after its last generation.
+    /// Handles that detect when their object is gone: a slot retires after its last generation.
     Handles,
-    /// The same, whose generations wrap.
+    /// The same with generations that wrap.
     HandlesWrap,
-    /// What a walk over structs loads, as an array of structs and as arrays of fields.
+    /// The lines that a walk over structs loads, as an array of structs and as arrays of fields.
     Layout,
 }
 
-/// What there is to know of a demo before it begins.
+/// A description of a demo.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "typescript", derive(ts_rs::TS))]
 pub struct About {
     /// Its name.
     pub name: Name,
-    /// What it is called on a page.
+    /// Its title on a page.
     pub title: &'static str,
     /// What to look at, in a few sentences.
     pub what: &'static str,
-    /// What it can be told.
+    /// The commands that it accepts.
     pub takes: &'static [&'static str],
-    /// Commands that show what it is about.
+    /// Commands that show how it works.
     pub script: &'static [&'static str],
-    /// Whether it serves any size, so that others can race it with the same requests.
+    /// `true` if it serves any size, so that it can be compared with others on the same requests.
     pub races: bool,
 }
 
 impl Name {
-    /// All of them.
+    /// All demos.
     pub const ALL: [Self; 11] = [
         Self::Linear,
         Self::Stack,
@@ -77,7 +77,7 @@ impl Name {
         Self::Layout,
     ];
 
-    /// As on the command line.
+    /// The name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Linear => "linear",
@@ -94,7 +94,7 @@ impl Name {
         }
     }
 
-    /// The same memory for all who race: 1,024 bytes.
+    /// Creates it with 1,024 bytes, like all others that are compared.
     ///
     /// # Errors
     /// Memory is short.
@@ -104,7 +104,7 @@ impl Name {
             other => other.make(),
         }
     }
-    /// A fresh one.
+    /// Creates it.
     ///
     /// # Errors
     /// Memory is short.
@@ -127,7 +127,7 @@ impl Name {
         })
     }
 
-    /// What there is to know of it.
+    /// Its description.
     pub fn about(self) -> About {
         let (title, what, takes, script): (_, _, &'static [_], &'static [_]) = match self {
             Self::Linear => (
@@ -239,6 +239,7 @@ impl Name {
     }
 }
 
-/// After the two frees the first hole serves 60 bytes in one, the smaller second one in the other.
+/// After the first two frees, one policy serves 60 bytes from the first hole, the other from the smaller
+/// second one.
 const HOLES: &[&str] =
     &["alloc 200", "alloc 40", "alloc 72", "alloc 40", "free a", "free c", "alloc 60", "free b", "free d"];

@@ -1,4 +1,4 @@
-//! The same requests at random for several allocators.
+//! The same random requests for several allocators.
 
 use super::blocks::name;
 use super::command::Command;
@@ -9,8 +9,8 @@ use rand_pcg::Pcg32;
 use rand_pcg::rand_core::Rng as _;
 use serde::Serialize;
 
-/// `n` commands of `seed`: blocks of 8 to 127 bytes, freed in any order; about eight are in use. The same on every machine. Who refuses
-/// a block refuses its free, too.
+/// `n` commands from `seed`: blocks of 8 to 127 bytes, freed in any order, with about eight in use. The same on every machine. An
+/// allocator that refuses a block also refuses its free.
 pub fn random(seed: u64, n: usize) -> Vec<Command> {
     let mut numbers = Pcg32::new(seed, 0x6465_6d6f);
     let mut below = |bound: u32| ((u64::from(numbers.next_u32()) * u64::from(bound)) >> 32) as usize;
@@ -18,7 +18,7 @@ pub fn random(seed: u64, n: usize) -> Vec<Command> {
     let mut births = 0;
     (0..n)
         .map(|_| {
-            // The more are in use, the more likely is a free.
+            // The more blocks are in use, the more likely is a free.
             if below(16) >= live.len() {
                 live.push(name(births));
                 births += 1;
@@ -31,17 +31,17 @@ pub fn random(seed: u64, n: usize) -> Vec<Command> {
         .collect()
 }
 
-/// Several allocators under the same requests.
+/// Several allocators with the same requests.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "typescript", derive(ts_rs::TS))]
 pub struct Race {
-    /// What was asked for.
+    /// The requests.
     pub commands: Vec<String>,
-    /// Each allocator, and what its memory looked like before the first request and after each.
+    /// Each allocator, with its memory before the first request and after each.
     pub scenes: Vec<(Name, Vec<Scene>)>,
 }
 
-/// [Random requests](random) to all demos that [race](super::About::races).
+/// Runs [random requests](random) on all demos that [race](super::About::races).
 ///
 /// # Errors
 /// Memory is short.

@@ -1,58 +1,58 @@
-//! What a memory looks like after a command.
+//! The state of a demo's memory after a command.
 
 use crate::allocators::Holes;
 use core::ops::Range;
 use serde::Serialize;
 
-/// A moment of a demo.
+/// The state of a demo after a command.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "typescript", derive(ts_rs::TS))]
 pub struct Scene {
-    /// What the command did, in a sentence.
+    /// The effect of the command, in a sentence.
     pub said: String,
-    /// Whether it was refused. Nothing changed then.
+    /// `true` if the command was refused. Nothing changed then.
     pub refused: bool,
     /// The memory from its start to its end, without gaps.
     pub parts: Vec<Part>,
-    /// The free pieces: how many, the largest, all together. Their headers and tags are not counted.
+    /// The free pieces: their number, the largest, and the sum, without headers and tags.
     pub holes: Holes,
-    /// What else matters here, by name.
+    /// Other figures, by name.
     pub facts: Vec<(String, String)>,
 }
 
-/// Bytes of one kind.
+/// A range of bytes of one kind.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "typescript", derive(ts_rs::TS))]
 pub struct Part {
-    /// Where they begin, in bytes from the start of the memory.
+    /// The offset from the start of the memory, in bytes.
     pub at: usize,
-    /// How many.
+    /// The length in bytes.
     pub bytes: usize,
-    /// What they are.
+    /// The kind.
     #[serde(flatten)]
     pub is: Is,
 }
 
-/// What bytes are.
+/// The kind of a range of bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "typescript", derive(ts_rs::TS))]
 #[serde(tag = "is", content = "block", rename_all = "kebab-case")]
 pub enum Is {
-    /// In use: what was asked for.
+    /// In use: the requested bytes of a block.
     Used(String),
-    /// Rounding: they belong to a block, and nobody asked for them.
+    /// Rounding: bytes of a block beyond the request.
     Rounding(String),
     /// Headers and tags.
     Tag,
-    /// Skipped for an alignment, or dead below a head.
+    /// Skipped for an alignment, or freed below a head.
     Padding,
-    /// Free, one piece.
+    /// One free piece.
     Free,
     /// Free, and never used.
     Untouched,
     /// Never to be used again.
     Retired,
-    /// Loaded with what lies beside it, and not used.
+    /// Loaded with a neighbour, and not used.
     Loaded,
 }
 
@@ -60,21 +60,21 @@ pub enum Is {
 const COLUMNS: usize = 64;
 
 impl Part {
-    /// The bytes of `range`.
+    /// A part with the bytes of `range`.
     pub fn of(range: Range<usize>, is: Is) -> Self {
         Self { at: range.start, bytes: range.len(), is }
     }
 }
 
 impl Scene {
-    /// Bytes of the memory.
+    /// The size of the memory in bytes.
     pub fn bytes(&self) -> usize {
         self.parts.last().map_or(0, |part| part.at + part.bytes)
     }
 
-    /// The memory as a line of 64 characters, each a 64th of it: a block's first letter where most of it is in use, `+` rounding,
-    /// `=` headers and tags, `-` padding, `.` free, `|` the beginning of another free piece, `_` never used, `#` retired, `~` loaded and not
-    /// used.
+    /// The memory as a line of 64 characters, each for a 64th of it: a block's first letter if most of it is in use, `+`
+    /// rounding, `=` headers and tags, `-` padding, `.` free, `|` the start of another free piece, `_` never used, `#` retired,
+    /// `~` loaded but not used.
     pub fn strip(&self) -> String {
         let column = |n: usize| {
             let range = n * self.bytes() / COLUMNS..(n + 1) * self.bytes() / COLUMNS;

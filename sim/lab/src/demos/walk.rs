@@ -1,18 +1,19 @@
-//! What a walk over structs loads: as an array of structs, as an array for each field, and as an array for each number.
+//! The cache lines that a walk over structs loads: as an array of structs, as an array for each field, and as an array for each
+//! number.
 
 use super::command::Command;
 use super::demo::Demo;
 use super::scene::{Is, Part, Scene};
 
-/// A game's entity, 32 bytes: fields with their bytes, in their order in the struct.
+/// A game's entity of 32 bytes: its fields with their sizes, in the struct's order.
 pub(crate) const FIELDS: [(&str, u64); 4] = [("position", 12), ("velocity", 12), ("health", 4), ("team", 4)];
 pub(crate) const STRUCT: u64 = 32;
 
-/// What a walk uses of each struct.
+/// The part of each struct that a walk uses.
 #[derive(Debug)]
 pub(crate) struct Access {
     pub(crate) name: &'static str,
-    /// Numbers of four bytes: the field, and where in it they begin.
+    /// Numbers of four bytes: the field, and the offset in it.
     pub(crate) numbers: &'static [(usize, u64)],
 }
 
@@ -22,7 +23,7 @@ pub(crate) const ACCESSES: [Access; 3] = [
     Access { name: "all", numbers: &[(0, 0), (0, 4), (0, 8), (1, 0), (1, 4), (1, 8), (2, 0), (3, 0)] },
 ];
 
-/// How `n` structs lie in memory.
+/// The memory layout of `n` structs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Layout {
     /// One after the other.
@@ -44,7 +45,7 @@ impl Layout {
         }
     }
 
-    /// Where the number at byte `from` of a field of struct `i` of `n` lies. Arrays begin on lines of their own.
+    /// The address of the number at offset `from` of a field of struct `i` of `n`. Arrays begin at cache lines.
     fn place(self, n: u64, line: u64, i: u64, field: usize, from: u64) -> u64 {
         let array = |bytes: u64| (n * bytes).next_multiple_of(line);
         let before = &FIELDS[..field];
@@ -63,15 +64,15 @@ impl Access {
     pub(crate) fn used(&self, n: u64) -> u64 {
         4 * n * self.numbers.len() as u64
     }
-    /// Where it finds them, four bytes at a time.
+    /// The addresses that it uses, four bytes each.
     fn places(&self, layout: Layout, n: u64, line: u64) -> impl Iterator<Item = u64> {
         (0..n).flat_map(move |i| {
             self.numbers.iter().map(move |(field, from)| layout.place(n, line, i, *field, *from))
         })
     }
-    /// Lines of memory, and whether it loads them.
+    /// For each line of memory, `true` if the walk loads it.
     pub(crate) fn loaded(&self, layout: Layout, n: u64, line: u64) -> Vec<bool> {
-        // Each of eight arrays may leave the rest of a line.
+        // Each of eight arrays may leave part of a line unused.
         let mut loaded = vec![false; (n * STRUCT / line + 8) as usize];
         for place in self.places(layout, n, line) {
             loaded[(place / line) as usize] = true;
@@ -80,7 +81,7 @@ impl Access {
     }
 }
 
-/// Of the demo: sixteen structs are eight lines of 64 bytes, however they lie.
+/// The demo's size: sixteen structs are eight lines of 64 bytes in each layout.
 const STRUCTS: u64 = 16;
 const LINE: u64 = 64;
 
@@ -90,7 +91,7 @@ pub(super) struct Walk {
     last: Option<(&'static Access, Layout)>,
 }
 
-/// (lines loaded, bytes used)
+/// The lines loaded, and the bytes used.
 fn counts(access: &Access, layout: Layout) -> (u64, u64) {
     let lines = access.loaded(layout, STRUCTS, LINE).into_iter().filter(|loaded| *loaded).count() as u64;
     (lines, access.used(STRUCTS))

@@ -1,4 +1,4 @@
-//! What rounding to powers of two costs, over all sizes, and what it buys: the buddy is found by arithmetic.
+//! The cost of rounding to powers of two, over all sizes, and its benefit: the buddy is found by arithmetic.
 
 use super::Context;
 use crate::allocators::{Allocator, Buddy};
@@ -8,10 +8,10 @@ use clap::Args;
 use core::alloc::Layout;
 use uslab::{Geometry, OrderRule};
 
-/// What does a buddy allocator waste, and how much of that do slabs on top of it save?
+/// How much does a buddy allocator waste, and how much of that do slabs on top of it save?
 ///
-/// Every size up to the largest is asked for once; nothing is sampled. Folklore says that a quarter of a buddy's memory is
-/// wasted; Russell (1977) computed 1.44 times what was asked for. Both depend on which sizes are asked for, and on what is
+/// Every size up to the largest is requested once; nothing is sampled. Folklore says that a quarter of a buddy's memory is
+/// wasted; Russell (1977) computed 1.44 times the requested bytes. Both depend on the distribution of sizes, and on what is
 /// averaged. Then a walk through splits and merges, and their number by the size of the heap.
 #[derive(Debug, Args)]
 pub struct Buddies {
@@ -25,7 +25,7 @@ fn largest(text: &str) -> Result<usize, String> {
     bytes.ok_or_else(|| "expected a power of two from 1024 to 4194304".to_owned())
 }
 
-/// Sums over sizes, each with a weight.
+/// Weighted sums over sizes.
 #[derive(Default)]
 struct Mean {
     weight: f64,
@@ -42,7 +42,7 @@ impl Mean {
         self.taken += taken * weight;
         self.ratio += taken / asked * weight;
     }
-    /// Bytes taken of bytes asked for; and the mean of each size's own ratio.
+    /// Bytes taken per byte requested; and the mean of each size's ratio.
     fn ratios(&self) -> [f64; 2] {
         [self.taken / self.asked, self.ratio / self.weight]
     }
@@ -61,7 +61,7 @@ fn taken(buddy: &mut Buddy, size: usize) -> anyhow::Result<usize> {
     Ok(taken)
 }
 
-/// Bytes that an object of `size` takes up in a slab of the kernel's geometry, its part of the slab's end included.
+/// The bytes that an object of `size` takes in a slab of the kernel's geometry, including its share of the slab's unused end.
 fn in_slab(size: usize, rule: &OrderRule) -> Option<f64> {
     let geometry = Geometry::new(size, 8, rule).ok()?;
     let slab = geometry.objects() * geometry.stride() + geometry.waste();
@@ -81,11 +81,11 @@ impl Buddies {
     fn waste(&self, findings: &mut Findings) -> anyhow::Result<()> {
         let mut buddy = Buddy::new(self.largest)?;
         let rule = OrderRule::for_cpus(4);
-        // A cache of its own for a size pays off for objects that fill slabs: up to a page.
+        // A separate cache for a size is worthwhile for objects up to a page.
         let slabs_to = 4096.min(self.largest);
         let [mut even, mut octaves, mut small, mut slabs] = [(); 4].map(|()| Mean::default());
         let mut curve = Vec::new();
-        // Sizes below the smallest block say nothing about powers of two.
+        // Sizes smaller than the smallest block say nothing about powers of two.
         for size in 16..=self.largest {
             let bytes = taken(&mut buddy, size)?;
             even.add(size, bytes as f64, 1.0);
@@ -166,7 +166,7 @@ impl Buddies {
     }
 }
 
-/// Splits and merges of one small block in an empty heap.
+/// The splits and merges of one small block in an empty heap.
 fn steps(findings: &mut Findings) -> anyhow::Result<()> {
     let mut table = Table::new(
         "The smallest block from an empty heap, and back",
@@ -193,7 +193,7 @@ fn steps(findings: &mut Findings) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A heap of 1024 bytes, step by step, with its free lists as `/proc/buddyinfo` shows them.
+/// A heap of 1024 bytes, step by step, with its free lists in the form of `/proc/buddyinfo`.
 fn walk(findings: &mut Findings) -> anyhow::Result<()> {
     let mut buddy = Buddy::new(1024)?;
     let orders = ["16", "32", "64", "128", "256", "512", "1024"];
@@ -211,7 +211,7 @@ fn walk(findings: &mut Findings) -> anyhow::Result<()> {
         row(&buddy, format!("allocate {size}"), format!("{}..{}", range.start, range.end));
         held.push((size, block));
     }
-    // The first and the last are buddies: they merge when both are free.
+    // The first and the last block are buddies: they merge when both are free.
     for i in [1, 0, 1, 0] {
         ensure!(i < held.len(), "as many frees as allocations");
         let (size, block) = held.remove(i);

@@ -1,4 +1,4 @@
-//! What slab colour was for: the hot first words of objects, all in the same few sets of the cache (Bonwick, "The Slab
+//! The purpose of slab colour: without it, the hot first words of objects are in a few sets of the cache (Bonwick, "The Slab
 //! Allocator", 1994, section 4).
 
 use super::{Context, bounded};
@@ -13,21 +13,21 @@ use uslab::{Geometry, OrderRule};
 
 /// Does it help to begin each slab's objects at another offset?
 ///
-/// A cache of objects is walked, the first word of each, as programs do that keep their hot fields in front. Which sets of
-/// a processor's first cache they fall in is computed; a walk that fills some sets and leaves others empty misses. With
-/// colour, a slab's objects begin a line later than those of the slab before, as far as the slab's slack allows. The cache is
-/// this machine's, and the walk is timed: where misses and times disagree, the table says so.
+/// A walk reads the first word of each object in a cache, as programs do that keep hot fields at the front. The sets of the
+/// processor's first-level cache into which these words fall are computed; a walk that fills some sets and leaves others empty
+/// misses. With colour, a slab's objects begin one line later than those of the slab before, as far as the slab's slack allows.
+/// The modelled cache is this machine's, and the walk is timed: if misses and times disagree, the table shows it.
 #[derive(Debug, Args)]
 pub struct Colouring {
     /// Bytes of an object, separated by commas.
     #[arg(long, value_name = "BYTES", value_delimiter = ',',
           default_value = "192,320,512,704,1000,1344,2048,2560", value_parser = clap::value_parser!(u32).range(64..=8192))]
     sizes: Vec<u32>,
-    /// Ways of the cache: lines that a set holds. Default: as this machine says of its own; 8 with --exact or --sets, or
-    /// where it does not say.
+    /// Ways of the cache: lines in a set. Default: as this machine reports; 8 with --exact or --sets, or if it does not report
+    /// them.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     ways: Option<u32>,
-    /// Sets of the cache, a power of two. Default: likewise; 64 with --exact or --ways.
+    /// Sets of the cache, a power of two. Default: as this machine reports; 64 with --exact or --ways.
     #[arg(long, value_name = "N", value_parser = sets)]
     sets: Option<u32>,
 }
@@ -37,16 +37,16 @@ fn sets(text: &str) -> Result<u32, String> {
     sets.ok_or_else(|| "expected a power of two up to 65536".to_owned())
 }
 
-/// A cache that many processors had, for counts that are the same on any machine.
+/// A common cache, for counts that are the same on any machine.
 const USUAL: Cache = Cache { sets: 64, ways: 8, line: 64 };
-/// Misses in a thousand touches that make a difference.
+/// A difference in misses per thousand accesses that counts.
 const MISSES: f64 = 50.0;
-/// A part of the time that makes a difference.
+/// A relative difference in time that counts.
 const TIME: f64 = 0.1;
-/// Bytes of all objects, at most.
+/// The most bytes of all objects.
 const MOST: u64 = 1 << 30;
 
-/// A cache of lines with sets and ways that forgets the line used longest ago.
+/// A set-associative cache that evicts the least recently used line.
 struct Lines {
     sets: Vec<Vec<usize>>,
     ways: usize,
@@ -80,13 +80,13 @@ impl Lines {
     }
 }
 
-/// How a cache's slabs lie: Linux's geometry, without colour or with all that its slack allows.
+/// The placement of a cache's slabs: Linux's geometry, without colour or with all colours that the slack allows.
 struct Slabs {
     bytes: usize,
     object: usize,
     objects: usize,
     colours: usize,
-    /// Bytes from one colour to the next: a line.
+    /// Bytes between two colours: a line.
     line: usize,
 }
 
@@ -97,14 +97,14 @@ impl Slabs {
         let colours = if coloured { slack / line + 1 } else { 1 };
         Ok(Self { bytes: objects * object + slack, object, objects, colours, line })
     }
-    /// Where the first `n` objects begin.
+    /// The addresses of the first `n` objects.
     fn addresses(&self, n: usize) -> Vec<usize> {
         let slab = |i: usize| i * self.bytes + i % self.colours * self.line;
         (0..n).map(|i| slab(i / self.objects) + i % self.objects * self.object).collect()
     }
 }
 
-/// Misses a thousand touches, in a walk that repeats; and sets used.
+/// Misses per thousand accesses, in a walk that repeats; and the number of sets used.
 fn missed(addresses: &[usize], cache: Cache) -> (f64, usize) {
     let mut cache = Lines::new(cache);
     addresses.iter().for_each(|a| cache.touch(*a));
@@ -115,7 +115,7 @@ fn missed(addresses: &[usize], cache: Cache) -> (f64, usize) {
     ((cache.misses - cold) as f64 * 1000.0 / (4 * addresses.len()) as f64, cache.used())
 }
 
-/// What colour does to a walk, to the model's misses or to the clock.
+/// The effect of colour on a walk, in the model's misses or in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Effect {
     Better,
@@ -131,7 +131,7 @@ impl Effect {
             _ => Self::None,
         }
     }
-    /// Of the coloured walk's time in the plain one's; `None` where the rounds do not tell.
+    /// The effect, from the coloured walk's time relative to the plain one's; `None` if the rounds do not decide.
     fn of_time(ratio: Spread) -> Option<Self> {
         let yes = |holds| holds == Holds::Yes;
         match ratio {
@@ -141,13 +141,13 @@ impl Effect {
             _ => None,
         }
     }
-    /// Whether the model says what the clock says.
+    /// Returns whether the model and the clock agree.
     fn agrees(self, clock: Option<Self>) -> Holds {
         clock.map_or(Holds::Undecided, |clock| Holds::if_so(self == clock))
     }
 }
 
-/// Whose geometry the model has.
+/// The source of the model's cache geometry.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Whose {
     Given,
@@ -176,7 +176,7 @@ impl Colouring {
         let mut findings = Findings::new("colouring", question, context.seed);
         let (cache, whose) = self.cache(context);
         let Cache { sets, ways, line } = cache;
-        // As many lines as three quarters of the cache hold: with even use of the sets none would miss.
+        // Three quarters of the cache's lines: with even use of the sets none would miss.
         let objects = (u64::from(sets) * u64::from(ways) * 3 / 4).max(1) as usize;
         let largest = self.sizes.iter().copied().max().unwrap_or_default();
         let options = format!("--sets {sets} --ways {ways} --sizes {largest}");
@@ -186,7 +186,7 @@ impl Colouring {
             MOST,
             "bytes of objects, three quarters of the lines",
         )?;
-        // What follows from a machine's cache is that machine's.
+        // Figures that depend on this machine's cache are marked.
         let mark = if whose == Whose::Machines { "~" } else { "" };
         let counted = ["sets used", "sets, coloured", "misses in 1000", "misses, coloured"];
         let counted = counted.map(|name| format!("{mark}{name}"));
@@ -209,7 +209,7 @@ impl Colouring {
             let slabs = |coloured| Slabs::new(*size as usize, line as usize, coloured);
             let sides = [slabs(false)?, slabs(true)?];
             let (bytes, colours) = (sides[0].bytes, sides[1].colours);
-            // Not one after the other: processors foresee equal steps.
+            // Shuffled, because processors prefetch at equal distances.
             let mut order: Vec<usize> = (0..objects).collect();
             order.shuffle(&mut context.rng());
             let addresses = sides.map(|side| {
@@ -283,7 +283,7 @@ impl Colouring {
     }
 }
 
-/// Whether the model is to be believed on this machine.
+/// Reports whether the model can be trusted on this machine.
 fn disagreements(findings: &mut Findings, whose: Whose, agreement: &[(&u32, Holds)]) {
     let sizes = |wanted| {
         let sizes = agreement.iter().filter(|(_, holds)| *holds == wanted).map(|(size, _)| size.to_string());
@@ -312,10 +312,10 @@ fn disagreements(findings: &mut Findings, whose: Whose, agreement: &[(&u32, Hold
     });
 }
 
-/// Nanoseconds a touch without colour and with it, and the second of the first, in memory of the same layouts. The next place depends on what was read, so that no touch overlaps
-/// another.
+/// Nanoseconds per access without colour and with it, and their ratio, in memory with the same layouts. The next address depends
+/// on the value read, so that accesses do not overlap.
 fn times(context: &Context<'_>, cache: Cache, addresses: &[Vec<usize>; 2]) -> anyhow::Result<[Spread; 3]> {
-    // Slabs begin at pages, and where a set begins.
+    // Aligned to a page, and to the size of a way.
     let align = (cache.sets as usize * cache.line as usize).next_power_of_two().max(4096);
     let memory = |addresses: &Vec<usize>| -> anyhow::Result<_> {
         let bytes = addresses.iter().max().map_or(0, |last| last + cache.line as usize) + align;
@@ -358,11 +358,11 @@ mod tests {
         for address in [0, 128, 0, 256, 0, 128, 64] {
             lines.touch(address);
         }
-        // 0, 128 and 256 share a set of two: 256 drives 128 out, which then drives 256 out.
+        // 0, 128 and 256 share a set with two ways: 256 evicts 128, which then evicts 256.
         assert_eq!((lines.misses, lines.used()), (5, 2));
     }
 
-    /// Misses were shown that the machine beside them contradicted.
+    /// Regression test: misses were shown although the measured times contradicted them.
     #[test]
     fn a_model_that_the_clock_contradicts_is_flagged() {
         let time =

@@ -1,4 +1,4 @@
-//! What object caching saves: objects that stay constructed while they are free (Bonwick, "The Slab Allocator", 1994).
+//! The benefit of object caching: objects stay constructed while they are free (Bonwick, "The Slab Allocator", 1994).
 
 use super::{Context, bounded, counted};
 use crate::findings::clock::{self, Spread};
@@ -9,17 +9,17 @@ use std::sync::Arc;
 use uslab::{Config, ObjectCache, Subsystem};
 use uslab_magazine::sync::Counter;
 
-/// What does it save to keep objects constructed between uses?
+/// How much does it save to keep objects constructed between uses?
 ///
-/// Objects are taken and given back in bursts, from a cache that constructs an object once, and from one whose objects
-/// are built anew at each allocation. Construction writes some words of state and some locks and list heads.
+/// Objects are allocated and freed in bursts, from a cache that constructs an object once, and from one whose objects are
+/// constructed at each allocation. Construction writes some words of state and some locks and list heads.
 #[derive(Debug, Args)]
 pub struct Constructors {
     /// Words that a constructor writes, separated by commas.
     #[arg(long, value_name = "WORDS", value_delimiter = ',', default_value = "1,4,16,62",
           value_parser = clap::value_parser!(u16).range(1..=62))]
     words: Vec<u16>,
-    /// Objects taken and given back together.
+    /// Objects allocated and freed together.
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     burst: u32,
     /// Bursts.
@@ -27,11 +27,12 @@ pub struct Constructors {
     bursts: u32,
 }
 
-/// 512 bytes, of which a constructor sets the first words up.
+/// An object of 512 bytes, of which a constructor sets the first words.
 struct Object([u64; 64]);
 
 impl Object {
-    /// A word depends on its place, as list heads that point at themselves do, so that it is not one wide store.
+    /// Each word depends on its address, like list heads that point to themselves, so that the compiler cannot use one wide
+    /// store.
     #[inline(never)]
     fn construct(&mut self, words: u16, constructed: &Counter) {
         constructed.add(1);
@@ -39,7 +40,7 @@ impl Object {
             *word = black_box(i as u64) ^ 0x5a5a;
         }
     }
-    /// What a user does: changes a word and sets it back, as a lock that is taken and released.
+    /// A user's change: sets a word and resets it, like a lock that is taken and released.
     fn use_up(&mut self) {
         let word = black_box(&mut self.0[63]);
         *word += 1;
@@ -48,7 +49,7 @@ impl Object {
     }
 }
 
-/// One way to have objects, in a subsystem of its own.
+/// One way to get objects, in a separate subsystem.
 struct Side {
     cache: ObjectCache<Object>,
     words: u16,
@@ -70,7 +71,7 @@ impl Side {
         let cache = ObjectCache::builder("object").ctor(construct).check_frees(false).build_in(subsystem)?;
         Ok(Self { cache, words, kept, constructed })
     }
-    /// Takes and gives back so many objects, so many times.
+    /// Allocates and frees `burst` objects, `bursts` times.
     fn bursts(&self, burst: u32, bursts: u32) -> anyhow::Result<()> {
         let mut held = Vec::with_capacity(burst as usize);
         for _ in 0..bursts {
@@ -88,7 +89,7 @@ impl Side {
     }
 }
 
-/// How often a burst of them is constructed in all the bursts.
+/// The number of constructions, divided by the burst size, with objects kept and without.
 fn counts(words: u16, burst: u32, bursts: u32) -> anyhow::Result<[u64; 2]> {
     let count = |kept| {
         let side = Side::new(&counted()?, words, kept)?;
@@ -98,7 +99,7 @@ fn counts(words: u16, burst: u32, bursts: u32) -> anyhow::Result<[u64; 2]> {
     Ok([count(true)?, count(false)?])
 }
 
-/// Nanoseconds an object, from allocation to free: kept, anew, and how many times as long the second takes.
+/// Nanoseconds per object, from allocation to free: kept, constructed anew, and the second relative to the first.
 fn times(context: &Context<'_>, words: u16, burst: u32, bursts: u32) -> anyhow::Result<[Spread; 3]> {
     let subsystem = Subsystem::new(Config::default())?;
     let sides = [Side::new(&subsystem, words, true)?, Side::new(&subsystem, words, false)?];

@@ -1,4 +1,4 @@
-//! The cheat sheet of the lab, with what each allocator measures here.
+//! The lab's cheat sheet, with measurements of each allocator.
 
 use super::Context;
 use super::load::Load;
@@ -9,13 +9,13 @@ use crate::findings::{Axis, Bars, Findings, Table, Value};
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 
-/// Which allocator for what: the cheat sheet, or one allocator's page.
+/// Show which allocator suits what: the cheat sheet, or one allocator's page.
 ///
-/// What sizes, what lifetimes, the worst case, what waste, who ships it; and what one workload measured: the longest operation
-/// in steps, bytes taken of those asked for, bytes beside the memory, and time.
+/// Shown are sizes, lifetimes, the worst case, waste, and programs that ship it; and the results of one workload: the longest
+/// operation in steps, bytes taken per byte requested, bytes outside the memory, and time.
 #[derive(Debug, Args)]
 pub struct Explain {
-    /// Whose page. Left out: all of them, a line each.
+    /// The allocator of the page. Left out: all of them, a line each.
     #[arg(value_parser = pages())]
     name: Option<&'static CheatSheet>,
 }
@@ -25,7 +25,7 @@ fn pages() -> impl TypedValueParser<Value = &'static CheatSheet> {
     names.try_map(|name| cheat_sheet::of(&name).ok_or("expected a name of the sheet"))
 }
 
-/// What each row says of what was measured.
+/// The columns of measurements.
 const MEASURED: [&str; 5] =
     ["refused", "longest, steps", "taken of asked", "bytes beside", "~ns an operation"];
 
@@ -62,7 +62,7 @@ impl Explain {
     }
 }
 
-/// The words of all, and who needs what.
+/// The overview of all pages, and the advice.
 fn all(findings: &mut Findings) {
     let columns = ["name", "sizes", "lifetimes", "worst case of an allocation", "waste", "who ships it"];
     let mut table = Table::new("The cheat sheet; `uslab lab explain NAME` has a page of each", &columns);
@@ -86,7 +86,7 @@ fn all(findings: &mut Findings) {
     );
 }
 
-/// The words of one.
+/// One page.
 fn page(sheet: &CheatSheet, findings: &mut Findings) {
     findings.note(sheet.idea);
     let mut table = Table::new("What it is", &["what", "here"]);
@@ -110,7 +110,7 @@ fn page(sheet: &CheatSheet, findings: &mut Findings) {
     findings.table(table);
 }
 
-/// What they measure here.
+/// Measurements of these allocators.
 fn under_load(context: &Context<'_>, names: &[Name], findings: &mut Findings) -> anyhow::Result<()> {
     let loaded = Load::of(context, "uniform:16..1024", "bimodal:20,2000,0.1", 10_000)?;
     let bytes = loaded.memory(None)?;

@@ -12,24 +12,24 @@ use rand_pcg::Pcg64;
 
 /// Are there half as many holes as blocks?
 ///
-/// A heap is filled and kept at a number of blocks: one that is picked at random is freed, one of a random size is allocated.
-/// Knuth's argument gives p/2 holes a block, where p is the part of allocations that leave a rest; with many sizes p is almost
-/// 1, with few sizes it is not. Sizes are rounded up to a granule, which makes few sizes of many: each policy is tried at one
-/// byte and at the 16 of most heaps. The rule says nothing of how good a policy is.
+/// A heap is filled and kept at a number of blocks: a random block is freed, and one of a random size is allocated. Knuth's
+/// argument gives p/2 holes per block, where p is the fraction of allocations that leave a remainder; with many sizes p is almost
+/// 1, with few sizes it is not. Sizes are rounded up to a granule, which turns many sizes into few: each policy is tried with a
+/// granule of one byte and with the 16 bytes of most heaps. The rule says nothing about the quality of a policy.
 #[derive(Debug, Args)]
 pub struct FiftyPercent {
     /// Blocks in use.
     #[arg(long, value_name = "N", default_value_t = 2000, value_parser = clap::value_parser!(u32).range(10..=500_000))]
     blocks: u32,
-    /// Blocks freed and allocated anew, for each block in use.
+    /// How often each block in use is freed and allocated anew.
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     turnovers: u32,
 }
 
-/// Looks at blocks, at most: a minute or so.
+/// The most inspected blocks: about a minute.
 const MOST: u64 = 4_000_000_000;
 
-/// Sizes that are asked for.
+/// The distribution of requested sizes.
 #[derive(Clone, Copy)]
 enum Sizes {
     Even,
@@ -58,13 +58,13 @@ const POLICIES: [(&str, Fit, Order); 5] = [
     ("next fit, last freed first", Fit::Next, Order::Lifo),
 ];
 
-/// Which of them are first and best fit by address.
+/// The indices of first fit and best fit by address.
 const FIRST: usize = 0;
 const BEST: usize = 2;
-/// Sizes are rounded up to a multiple of it, in bytes.
+/// The granules to which sizes are rounded up, in bytes.
 const GRANULES: [usize; 2] = [1, 16];
 
-/// Holes a block, the part of allocations that left a rest, and steps a search; over the second half of the run.
+/// Holes per block, the fraction of allocations that left a remainder, and steps per search; over the second half of the run.
 struct Found {
     holes: f64,
     rest: f64,
@@ -82,7 +82,7 @@ impl FiftyPercent {
         sizes: Sizes,
     ) -> anyhow::Result<Found> {
         const ROOM: &str = "room: the heap is twice as large";
-        // Room for twice as much as is in use, so that nothing is refused.
+        // Room for twice the used memory, so that nothing is refused.
         let mut heap = Headerless::new(blocks as usize * 4096, granule, fit, order);
         let mut held = Vec::new();
         for _ in 0..blocks {
@@ -98,7 +98,7 @@ impl FiftyPercent {
                 heap.free(held.swap_remove(rng.random_range(0..held.len())));
                 held.push(heap.alloc(sizes.pick(&mut rng)).context(ROOM)?);
             }
-            // The wilderness behind the last block is none of the rule's holes.
+            // The free memory after the last block is not one of the rule's holes.
             let ratio = heap.holes().saturating_sub(1) as f64 / held.len() as f64;
             curve.push((f64::from(turnover + 1), ratio));
             if turnover >= self.turnovers / 2 {
@@ -118,7 +118,7 @@ impl FiftyPercent {
     pub(super) fn run(&self, context: &Context<'_>) -> anyhow::Result<Findings> {
         let question = "are there half as many holes as blocks?";
         let mut findings = Findings::new("fifty-percent", question, context.seed);
-        // Searches are as long as there are blocks: a quarter of the blocks is a sixteenth of the work.
+        // A search's length is proportional to the number of blocks: a quarter of the blocks is a sixteenth of the work.
         let blocks = if context.quick { (self.blocks / 4).max(10) } else { self.blocks };
         let options = format!("--blocks {} --turnovers {}", self.blocks, self.turnovers);
         let looks = u64::from(blocks).pow(2) * u64::from(self.turnovers);
@@ -214,7 +214,7 @@ impl FiftyPercent {
 mod tests {
     use super::*;
 
-    /// The heap's rounding to 16 bytes was taken for a property of best fit.
+    /// Regression test: the effect of rounding to 16 bytes was taken for a property of best fit.
     #[test]
     fn to_the_byte_best_fit_leaves_nearly_half_as_many_holes_as_blocks() {
         let experiment = FiftyPercent { blocks: 1000, turnovers: 20 };

@@ -1,9 +1,8 @@
-//! Fragmentation: which part of the free memory lies in one piece while a workload goes on, and what lifetimes have to do
-//! with it.
+//! Fragmentation: the fraction of the free memory that is in one piece during a workload, and the influence of lifetimes.
 //!
-//! The largest free block by itself says how full a memory is rather than how fragmented: what counts is its share of all
-//! that is free, where as much is in use under each allocator. One seed is an anecdote: each figure is the median of ten
-//! seeds, with an interval, and differences are taken seed by seed.
+//! The size of the largest free block shows how full the memory is rather than how fragmented it is. Its share of all free memory
+//! counts, with the same use under each allocator. One seed proves nothing: each figure is the median of ten seeds, with an
+//! interval, and differences are computed seed by seed.
 
 mod lifetimes;
 mod over_time;
@@ -22,29 +21,30 @@ use clap::Args;
 use core::alloc::Layout;
 use policy::{Policy, Run, SEEDS, seeds, shown};
 
-/// Which part of the free memory lies in one piece, and does that get worse with time?
+/// Which part of the free memory is in one piece, and does that get worse with time?
 ///
-/// Random sizes with lifetimes of two kinds, most short and some long, in first fit, best fit, TLSF and buddy: the largest
-/// free block as a share of all free memory, with as much of the memory in use under each, over ten seeds. Then the same with
-/// lifetimes all alike, whose mean is the same; and in a longer run, the share and the steps of a search as time goes on.
+/// Random sizes with two kinds of lifetimes, most short and some long, in first fit, best fit, TLSF and buddy: the largest free
+/// block as a share of all free memory, with the same fraction of memory in use under each, over ten seeds. Then the same with
+/// one kind of lifetime that has the same mean; and in a longer run, the share and the steps of a search over time.
 #[derive(Debug, Args)]
 pub struct Fragmentation {
     #[command(flatten)]
     load: Load,
-    /// Memory of the buddy allocator: bytes, or with K, M, G; a power of two. The others get as much as makes the same share
-    /// of it used. Default: 1.25 times what the workload asks for at a time, rounded up to a power of two.
+    /// Memory of the buddy allocator: bytes, or with K, M, G; a power of two. The others get as much as gives the same fraction
+    /// of use. Default: 1.25 times the peak of requested bytes, rounded up to a power of two.
     #[arg(long, value_name = "BYTES", value_parser = memory)]
     memory: Option<u64>,
 }
 
-/// All policies under one seed, with the same share of memory in use: the buddy's in `bytes`.
+/// Runs all policies with one seed and the same fraction of memory in use as the buddy's in `bytes`.
 fn at_equal_use(bytes: usize, loaded: &Loaded) -> anyhow::Result<Vec<Run>> {
     let [buddy, others @ ..] = &Policy::ALL;
     let first = buddy.run(bytes, loaded)?;
     let share = first.in_use() / 100.0;
     let mut runs = vec![first];
     for policy in others {
-        // What it has in use does not depend on how much there is: one run to learn that, another one in as much as it takes.
+        // The bytes in use do not depend on the size of the memory: one run finds them, another one uses a memory of the right
+        // size.
         let alone = policy.run(bytes, loaded)?;
         let used = alone.in_use() / 100.0 * bytes as f64;
         runs.push(policy.run((used / share) as usize, loaded)?);
@@ -56,7 +56,7 @@ impl Fragmentation {
     pub(super) fn run(&self, context: &Context<'_>) -> anyhow::Result<Findings> {
         let question = "which part of the free memory lies in one piece, and does that get worse with time?";
         let mut findings = Findings::new("fragmentation", question, context.seed);
-        // Nothing of a recorded load is random.
+        // A recorded load has no random choices.
         let loads = seeds(context, if self.load.is_recorded() { 1 } else { SEEDS })
             .map(|context| self.load.open(&context))
             .collect::<anyhow::Result<Vec<_>>>()?;
@@ -141,7 +141,7 @@ fn pools_keep_theirs(findings: &mut Findings, kept: &[f64]) {
     });
 }
 
-/// First fit against the two that are said to do better, seed by seed.
+/// First fit against the two that are said to be better, seed by seed.
 fn first_fit_decays(findings: &mut Findings, runs: &[Vec<Run>]) {
     let at = |policy| Policy::ALL.iter().position(|p| *p == policy).unwrap_or(0);
     let (buddy, tlsf) = (at(Policy::Named(Name::Buddy)), at(Policy::Named(Name::Tlsf)));
@@ -169,7 +169,7 @@ fn first_fit_decays(findings: &mut Findings, runs: &[Vec<Run>]) {
     }
 }
 
-/// A heap full of small holes, and a page that fits into none.
+/// A heap full of small holes, and a page that fits into none of them.
 fn holes_that_serve_nobody(findings: &mut Findings) -> anyhow::Result<()> {
     let mut heap = Heap::new(1 << 16, Fit::First, Order::Address)?;
     let small = Layout::from_size_align(16, 1).context("16 bytes")?;
@@ -209,7 +209,8 @@ mod tests {
         Load::of(&context, "uniform:16..1024", "bimodal:20,2000,0.1", 10_000).unwrap()
     }
 
-    /// The bare largest block was compared, which is mostly how full the memory is: buddy took a third more of it.
+    /// Regression test: only the size of the largest block was compared, which mostly shows how full the memory is: the buddy
+    /// uses a third more of it.
     #[test]
     fn policies_are_compared_with_the_same_share_of_memory_in_use() {
         let runs = at_equal_use(1 << 18, &loaded()).unwrap();
@@ -224,7 +225,7 @@ mod tests {
         assert!(first.in_use() < buddy - 5.0, "{}", first.in_use());
     }
 
-    /// Half of a memory that is free is at best half of it under buddy, and so is a little less than three quarters.
+    /// A buddy's largest possible free block is half of the memory if half of it is free, and also if three quarters are.
     #[test]
     fn a_buddys_largest_block_is_judged_by_the_largest_it_could_have() {
         let sample = |largest, total| Sample {

@@ -1,4 +1,4 @@
-//! How long single allocations take, to the last one: a frame's budget is spent by the slowest, not by the median.
+//! The duration of single allocations, up to the slowest: the slowest one uses up a frame's budget, not the median.
 
 use super::{Context, bounded};
 use crate::allocators::{Allocator, Linear, System};
@@ -16,14 +16,14 @@ use uslab::{Block, Config, Gfp, Malloc, Subsystem};
 
 /// How long does the slowest allocation take, and why?
 ///
-/// Frames of allocations of 16 to 1,024 bytes, each stamped with a clock and written to, all freed at the end of the frame: from
-/// the system's malloc in a fresh heap and in a fragmented one, from a linear allocator that is reset, and from slabs. What was
-/// slow is asked for its cause: a page fault, the system that ran something else, or the allocator itself. Calls in which the
-/// system ran something else are shown, and left out of what is said of the allocators. Frames are run in rounds, the
-/// allocators by turns, and each round in a heap that is made anew.
+/// Frames of allocations of 16 to 1,024 bytes, each timed and written to, all freed at the end of the frame: from the system's
+/// malloc in a fresh heap and in a fragmented one, from a linear allocator that is reset, and from slabs. The cause of slow calls
+/// is determined: a page fault, the system that ran something else, or the allocator itself. Calls during which the system ran
+/// something else are shown, and left out of the statements about allocators. Frames run in rounds, the allocators alternately,
+/// and each round in a new heap.
 #[derive(Debug, Args)]
 pub struct Latency {
-    /// Frames, of all rounds together.
+    /// The number of frames in all rounds together.
     #[arg(long, value_name = "N", default_value_t = 900, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     frames: u32,
     /// Allocations in a frame.
@@ -31,12 +31,12 @@ pub struct Latency {
     allocations: u32,
 }
 
-/// From how many nanoseconds on the cause is asked for.
+/// The duration in nanoseconds from which on the cause is determined.
 const SLOW: u64 = 1000;
 /// A frame at 60 Hz, in milliseconds.
 const FRAME: f64 = 16.6;
 
-/// Why calls were slow.
+/// The causes of slow calls.
 #[derive(Default)]
 struct Causes {
     faults: u64,
@@ -44,24 +44,25 @@ struct Causes {
     own: u64,
 }
 
-/// What calls took.
+/// The durations of calls.
 struct Times {
     all: Histogram<u64>,
-    /// Without those in which the system ran something else.
+    /// Durations without calls during which the system ran something else.
     own: Histogram<u64>,
     causes: Causes,
 }
 
-/// What an allocator's calls took.
+/// The durations of an allocator's calls.
 struct Measured {
     allocs: Times,
     frees: Times,
-    /// All allocations and frees of the worst frame, in nanoseconds; and without those in which the system ran something else.
+    /// The sum of all allocations and frees of the worst frame, in nanoseconds; and without calls during which the system ran
+    /// something else.
     worst_frame: [u64; 2],
 }
 
 impl Measured {
-    /// Of all rounds together.
+    /// The sum of all rounds.
     fn sum(rounds: Vec<Self>) -> anyhow::Result<Self> {
         let mut sum = Self { allocs: Times::new()?, frees: Times::new()?, worst_frame: [0; 2] };
         for round in rounds {
@@ -73,7 +74,7 @@ impl Measured {
     }
 }
 
-/// Who is timed, and the places of those whom something is said of.
+/// The allocators that are timed, and the indices of those that claims are about.
 const NAMES: [&str; 4] = ["system malloc", "system malloc, fragmented", "linear, reset each frame", "slab"];
 const FRESH: usize = 0;
 const FRAGMENTED: usize = 1;
@@ -83,7 +84,7 @@ impl Times {
     fn new() -> anyhow::Result<Self> {
         Ok(Self { all: histogram()?, own: histogram()?, causes: Causes::default() })
     }
-    /// What another round took, too.
+    /// Adds the durations of another round.
     fn add(&mut self, other: &Self) -> anyhow::Result<()> {
         self.all.add(&other.all)?;
         self.own.add(&other.own)?;
@@ -93,7 +94,7 @@ impl Times {
         self.causes.own += own;
         Ok(())
     }
-    /// Whether the time counts as the allocator's own.
+    /// Records a duration. Returns `true` if it counts as the allocator's own.
     fn record(&mut self, nanoseconds: u64, clock: &mut Clock) -> bool {
         self.all.saturating_record(nanoseconds);
         let descheduled = nanoseconds >= SLOW && {
@@ -113,8 +114,8 @@ impl Times {
     }
 }
 
-/// Times calls, and asks for the cause of slow ones: whatever happened since the last look belongs to the call that was slow.
-/// A look takes longer than most calls, and so is made after slow ones only, and before a call if it was long until then.
+/// Times calls, and determines the cause of slow ones: whatever happened since the last check is attributed to the slow call. A
+/// check takes longer than most calls, so it is made only after slow ones, and before a call if the last check is too long ago.
 struct Clock {
     last: Instant,
     before: (i64, i64),
@@ -124,7 +125,7 @@ impl Clock {
     fn new() -> Self {
         Self { last: Instant::now(), before: usage() }
     }
-    /// Nanoseconds of a call, 1 at least, and what it returned.
+    /// The nanoseconds of a call, at least 1, and its result.
     #[inline(always)]
     fn time<T>(&mut self, call: impl FnOnce() -> T) -> (u64, T) {
         let mut start = Instant::now();
@@ -136,7 +137,7 @@ impl Clock {
         self.last = Instant::now();
         (((self.last - start).as_nanos() as u64).max(1), out)
     }
-    /// Whether there were faults, and switches to something else, since the last look.
+    /// Returns whether there were faults, and switches to something else, since the last check.
     fn since(&mut self) -> [bool; 2] {
         let now = usage();
         let since = [now.0 > self.before.0, now.1 > self.before.1];
@@ -149,7 +150,7 @@ fn histogram() -> anyhow::Result<Histogram<u64>> {
     Histogram::new_with_bounds(1, 60_000_000_000, 3).context("a histogram")
 }
 
-/// Faults, and switches to something else, of this thread so far.
+/// The faults of this thread so far, and its switches to something else.
 fn usage() -> (i64, i64) {
     getrusage(UsageWho::RUSAGE_THREAD).map_or((0, 0), |u: Usage| {
         let switches = u.voluntary_context_switches() + u.involuntary_context_switches();
@@ -158,7 +159,7 @@ fn usage() -> (i64, i64) {
 }
 
 impl Latency {
-    /// `alloc` writes to what it allocates: to have memory is to be able to write to it.
+    /// `alloc` also writes to the memory that it allocates, because usable memory must be writable.
     fn time<A, B>(
         &self,
         context: &Context<'_>,
@@ -227,7 +228,7 @@ impl Latency {
                         self.time(context, frames, &mut linear, written, Allocator::free)?
                     }
                     _ => {
-                        // In one's own subsystem, with whatever the CPUs here offer: not on the lab's simulated one.
+                        // In a separate subsystem, with this machine's mechanism for CPUs instead of the lab's simulated CPU.
                         let alloc = |_: &mut (), layout| {
                             let mut block = malloc.alloc_block(layout, Gfp::KERNEL).ok()?;
                             *black_box(&mut block.front_mut(1)[0]) = 1;
@@ -250,7 +251,7 @@ impl Latency {
     }
 }
 
-/// An allocation and its first byte.
+/// Allocates a block and writes its first byte.
 fn written<A: Allocator>(allocator: &mut A, layout: Layout) -> Option<A::Block> {
     let mut block = allocator.alloc(layout)?;
     allocator.touch(&mut block);
@@ -272,15 +273,15 @@ fn fragment<A: Allocator>(context: &Context<'_>, allocator: &mut A) -> anyhow::R
     Ok(kept)
 }
 
-/// One in so many is as slow or slower.
+/// The quantiles that are shown: one call in this many is at least as slow.
 const ONE_IN: [u64; 7] = [2, 10, 100, 1000, 10_000, 100_000, 1_000_000];
 
-/// What one sample in `one_in` took at least; nothing where there are fewer samples.
+/// The least duration of the slowest samples, one in `one_in`; `None` if there are too few samples.
 fn slowest(times: &Histogram<u64>, one_in: u64) -> Option<u64> {
     (times.len() >= one_in).then(|| times.value_at_quantile(1.0 - 1.0 / one_in as f64))
 }
 
-/// Calls by quantiles: all of them, or without those in which the system ran something else.
+/// A table of calls by quantiles: all calls, or without those during which the system ran something else.
 fn quantiles(title: String, all: &[(&str, Measured)], which: fn(&Times) -> &Histogram<u64>) -> Table {
     let columns = [
         "allocator",
@@ -381,8 +382,7 @@ fn report(findings: &mut Findings, all: &[(&str, Measured)]) {
     });
 }
 
-/// How many samples lie in each bin that has some, by its lower end in nanoseconds. Four bins are as wide as the power of two that
-/// they begin at.
+/// The number of samples in each non-empty bin, by its lower end in nanoseconds. There are four bins in each power of two.
 fn bins(times: &Histogram<u64>) -> Vec<(f64, f64)> {
     let mut bins = std::collections::BTreeMap::new();
     for value in times.iter_recorded() {
@@ -393,7 +393,7 @@ fn bins(times: &Histogram<u64>) -> Vec<(f64, f64)> {
     bins.into_iter().map(|(bin, count)| (bin as f64, count as f64)).collect()
 }
 
-/// The tail is judged where ten samples or more of a round are as slow, and descheduled ones are no allocator's. Allocators are
+/// The tail is judged at a quantile that ten or more samples of a round exceed; descheduled calls do not count. Allocators are
 /// compared round by round.
 fn claim(findings: &mut Findings, latency: &Latency, all: &[Vec<Measured>]) {
     let samples = all.iter().flatten().map(|measured| measured.allocs.own.len()).min().unwrap_or(0);
@@ -452,7 +452,7 @@ mod tests {
     fn only_a_switch_takes_a_slow_call_out() {
         let mut times = Times::new().unwrap();
         let mut clock = Clock::new();
-        // As if the last look had been before a switch; and a look that finds none.
+        // As if the last check had been before a switch; then a check that finds none.
         clock.before.1 = -1;
         assert!(!times.record(SLOW, &mut clock), "something else ran");
         clock.before.1 = i64::MAX;

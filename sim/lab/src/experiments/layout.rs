@@ -1,4 +1,4 @@
-//! What layout costs: cache lines that are loaded and not used, computed; and a scene tree laid out in four ways, measured
+//! The cost of memory layout: cache lines that are loaded and not used, computed; and a scene tree in four layouts, measured
 //! (Albrecht, "Pitfalls of Object Oriented Programming", 2009).
 
 use super::Context;
@@ -12,13 +12,13 @@ use rand::seq::SliceRandom;
 use rand_pcg::Pcg64;
 use std::hint::black_box;
 
-/// What does it cost to load fields that are not used, and objects that are spread over memory?
+/// What is the cost of loading fields that are not used, and of objects that are spread over memory?
 ///
-/// First the lines that a walk over many structs loads, as an array of structs and as arrays of fields, computed from the
-/// layout. Then a tree of transforms (11,111 nodes, as in the talk) updated in four layouts, measured.
+/// First the lines that a walk over many structs loads, as an array of structs and as arrays of fields, computed from the layout.
+/// Then a tree of transforms (11,111 nodes, as in the talk) updated in four layouts, measured.
 #[derive(Debug, Args)]
 pub struct Layout {
-    /// Structs in the walk.
+    /// Number of structs in the walk.
     #[arg(long, value_name = "N", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     structs: u32,
     /// Bytes of a cache line, a power of two.
@@ -31,7 +31,7 @@ fn line(text: &str) -> Result<u64, String> {
     bytes.ok_or_else(|| "expected a power of two from 8 to 4096".to_owned())
 }
 
-/// (lines as structs, lines as an array a field, lines as an array a scalar, bytes used)
+/// Lines loaded as structs, as an array for each field, and as an array for each number; and the bytes used.
 fn traced(access: &Access, n: u64, line: u64) -> [u64; 4] {
     let lines = Arrangement::ALL
         .map(|layout| access.loaded(layout, n, line).into_iter().filter(|loaded| *loaded).count() as u64);
@@ -55,7 +55,7 @@ fn local(rng: &mut Pcg64) -> Matrix {
     })
 }
 
-/// A node as objects have it: its own allocation, its children behind pointers, a name and flags between.
+/// A node as an object: a separate allocation, with children behind pointers, and a name and flags between the hot fields.
 struct Node {
     local: Matrix,
     world: Matrix,
@@ -66,7 +66,7 @@ struct Node {
 }
 
 impl Node {
-    /// Allocates in an order that is not that of the walk, as a program that ran for a while does.
+    /// Allocates in another order than the walk's, like a program that has run for some time.
     fn tree(rng: &mut Pcg64) -> Box<Self> {
         let mut levels: Vec<Vec<Box<Self>>> = Vec::new();
         for level in (0..=LEVELS).rev() {
@@ -105,18 +105,19 @@ impl Node {
     }
 }
 
-/// The same node in one array, in the order of the walk: behind it its first child with all below, then the next one.
+/// The same node in one array, in the order of the walk: a node is followed by its first child with all its descendants, then by
+/// the next child.
 struct Placed {
     local: Matrix,
     world: Matrix,
     _name: [u8; 48],
     dirty: bool,
-    /// From one child to the next; 0 without children.
+    /// The distance from one child to the next; 0 without children.
     apart: usize,
 }
 
 impl Placed {
-    /// A tree of so many levels below its root, each node with what `local` says of its place in the tree level by level.
+    /// A tree with `levels` levels below its root; `local` returns the transform of a node by its path from the root.
     fn tree(levels: usize, local: impl Fn(usize) -> Matrix) -> Vec<Self> {
         fn place(nodes: &mut Vec<Placed>, number: usize, levels: usize, local: &impl Fn(usize) -> Matrix) {
             let apart = if levels > 0 { (0..levels as u32).map(|level| FAN_OUT.pow(level)).sum() } else { 0 };
@@ -142,14 +143,14 @@ fn update_placed(nodes: &mut [Placed], at: usize, parent: &Matrix) {
     }
 }
 
-/// The tree as arrays, level after level: what a pass reads and writes, and nothing else.
+/// The tree as arrays, level after level, with only the data that a pass reads and writes.
 struct Flat {
     local: Vec<Matrix>,
     world: Vec<Matrix>,
 }
 
 impl Flat {
-    /// Node `i`'s children are `10 i + 1 ..= 10 i + 10`; so a level lies behind the one above it.
+    /// Node `i`'s children are `10 i + 1 ..= 10 i + 10`, so each level is stored after the one above it.
     fn update<const AHEAD: usize>(&mut self) {
         self.world[0] = self.local[0];
         for i in 1..self.local.len() {
@@ -164,7 +165,7 @@ impl Flat {
     }
 }
 
-/// The steps, with what each is.
+/// The names of the steps.
 const STEPS: [&str; 4] = [
     "1 objects behind pointers",
     "2 the same objects in one array, in order",
@@ -172,7 +173,7 @@ const STEPS: [&str; 4] = [
     "4 the same, reading ahead",
 ];
 
-/// Milliseconds of an update in each of the steps.
+/// Milliseconds of an update in each step.
 fn scene(context: &Context<'_>) -> Vec<Samples<1>> {
     let mut rng = context.rng();
     let identity: Matrix = core::array::from_fn(|i| core::array::from_fn(|j| f32::from(u8::from(i == j))));
@@ -181,7 +182,7 @@ fn scene(context: &Context<'_>) -> Vec<Samples<1>> {
     let local = |i: usize| local(&mut Pcg64::seed_from_u64(i as u64));
     let mut array = Placed::tree(LEVELS, local);
     let mut flat = Flat { local: (0..nodes).map(local).collect(), world: vec![identity; nodes] };
-    // Other work between two frames takes the tree out of the nearest caches.
+    // Other work between two frames evicts the tree from the nearest caches.
     let mut other = vec![0u8; 4 << 20];
     let samples = clock::rounds(context.rounds() * 5, STEPS.len(), |step| {
         other.iter_mut().step_by(64).for_each(|byte| *byte = byte.wrapping_add(1));
@@ -245,7 +246,7 @@ impl Layout {
                 "positions are 12 of a struct's 32 bytes: {useful:.1} % of what the loaded lines hold, and {gain:.2} times fewer lines in \
                  arrays of fields"
             ),
-            // To the nearest of the numbers as they are said.
+            // Within rounding of the stated numbers.
             holds: match ((24.5..25.5).contains(&useful), (3.5..4.5).contains(&gain)) {
                 (true, true) => Holds::Yes,
                 (false, false) => Holds::No,
@@ -278,7 +279,7 @@ impl Layout {
                 source: "Albrecht 2009".into(),
                 found: format!("{} times; 4 to 9 count as about 6", all.shown(1)),
                 holds: match (all.between(4.0, 9.0), all.between(1.5, 20.0)) {
-                    // Not 20 times, at least.
+                    // It is not 20 times, but it is faster.
                     (Holds::No, Holds::Yes) => Holds::Partly,
                     (holds, _) => holds,
                 },
@@ -297,7 +298,7 @@ impl Layout {
 mod tests {
     use super::*;
 
-    /// The tutorial says 25 % and 4 times; the layout says otherwise.
+    /// The tutorial says 25 % and 4 times; the layout gives other values.
     #[test]
     fn positions_are_37_percent_of_structs_and_arrays_gain_two_and_two_thirds() {
         let [structs, fields, scalars, used] = traced(&ACCESSES[1], 4096, 64);
@@ -307,12 +308,12 @@ mod tests {
         assert_eq!((structs, fields, scalars, used), (2048, 768, 256, 4096 * 4));
         assert!((used as f64 / (structs * 64) as f64 - 0.125).abs() < 1e-9);
         assert!((used as f64 / (fields * 64) as f64 - 1.0 / 3.0).abs() < 1e-9);
-        // All fields: structs lose nothing.
+        // All fields are used: structs waste nothing.
         let [structs, fields, scalars, _] = traced(&ACCESSES[2], 4096, 64);
         assert_eq!([structs, fields, scalars], [2048; 3]);
     }
 
-    /// In a line of 64 bytes: sixteen floats, of which four are an entity.
+    /// A line of 64 bytes has sixteen floats; an entity uses four of them.
     #[test]
     fn a_line_holds_sixteen_floats() {
         assert_eq!(traced(&ACCESSES[0], 16, 64)[2], 1);
@@ -331,7 +332,7 @@ mod tests {
         let plain = flat.world.clone();
         flat.update::<16>();
         assert_eq!(plain, flat.world);
-        // Node `n` of the level below the root has its eleven nodes in a row, and so lies at 1 + 11 n.
+        // Node `n` of the level below the root is followed by its ten children, so it is at 1 + 11 n.
         let level_by_level = |i: usize| match i {
             0 => 0,
             i if (i - 1) % 11 == 0 => 1 + (i - 1) / 11,

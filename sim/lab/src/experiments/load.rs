@@ -1,4 +1,4 @@
-//! The workload of an experiment, as the command line has it.
+//! The options of an experiment's workload.
 
 use super::Context;
 use crate::workload::{Arrivals, Lifetimes, Op, Ops, Sizes, Workload};
@@ -10,17 +10,17 @@ use std::path::PathBuf;
 /// A workload of distributions, or a file.
 #[derive(Debug, Args)]
 pub(super) struct Load {
-    /// How large blocks are: fixed:BYTES, uniform:MIN..MAX, lognormal:MEDIAN,SIGMA[,MAX], zipf:EXPONENT,MIN..MAX[,STEP],
+    /// Sizes of blocks: fixed:BYTES, uniform:MIN..MAX, lognormal:MEDIAN,SIGMA[,MAX], zipf:EXPONENT,MIN..MAX[,STEP],
     /// histogram:FILE.csv.
     #[arg(long, value_name = "SIZES", default_value = "uniform:16..1024")]
     sizes: Sizes,
-    /// How long they live, in allocations: fixed:N, uniform:MIN..MAX, exponential:MEAN, bimodal:SHORT,LONG,SHARE, forever.
+    /// Lifetimes, in allocations: fixed:N, uniform:MIN..MAX, exponential:MEAN, bimodal:SHORT,LONG,SHARE, forever.
     #[arg(long, value_name = "LIFETIMES", default_value = "bimodal:20,2000,0.1")]
     lifetimes: Lifetimes,
-    /// How many come at a time: steady, burst:COUNT,EVERY, poisson:PER_TICK.
+    /// Arrivals: steady, burst:COUNT,EVERY, poisson:PER_TICK.
     #[arg(long, value_name = "ARRIVALS", default_value = "steady")]
     arrivals: Arrivals,
-    /// Allocations and frees.
+    /// Number of allocations and frees.
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     operations: u64,
     /// Take the operations from a file instead: .rep of a malloc lab, .csv (op,id,size[,align]), or a kernel's trace.
@@ -28,7 +28,7 @@ pub(super) struct Load {
     trace: Option<PathBuf>,
 }
 
-/// Operations, and what they need.
+/// Operations, and their memory requirements.
 #[derive(Debug)]
 pub(super) struct Loaded {
     pub(super) ops: Vec<Op>,
@@ -36,14 +36,14 @@ pub(super) struct Loaded {
     pub(super) largest: Layout,
     /// The smallest request, in bytes.
     smallest: usize,
-    /// The most bytes that are asked for at a time.
+    /// The peak of the requested bytes.
     pub(super) peak: usize,
-    /// What it is, in words.
+    /// A description.
     pub(super) name: String,
 }
 
 impl Load {
-    /// The operations that these words make.
+    /// The operations that these arguments specify.
     pub(super) fn of(
         context: &Context<'_>,
         sizes: &str,
@@ -60,7 +60,7 @@ impl Load {
         load.open(context)
     }
 
-    /// Whether it is a file's, which no seed changes.
+    /// Returns `true` if the operations are from a file, so that the seed does not matter.
     pub(super) fn is_recorded(&self) -> bool {
         self.trace.is_some()
     }
@@ -86,7 +86,7 @@ impl Load {
 }
 
 impl Loaded {
-    /// What they need.
+    /// Computes the requirements of these operations.
     fn of(ops: Vec<Op>, name: String) -> anyhow::Result<Self> {
         let (mut size, mut align, mut live, mut peak) = (1, 1, 0_usize, 0);
         let (mut sizes, mut smallest) = (rustc_hash::FxHashMap::default(), usize::MAX);
@@ -108,12 +108,12 @@ impl Loaded {
         let largest = Layout::from_size_align(size, align).context("the largest request")?;
         Ok(Self { ops, largest, smallest, peak, name })
     }
-    /// The operations, to be driven.
+    /// The operations in the form that [`drive`](crate::allocators::drive::drive) takes.
     pub(super) fn iter(&self) -> impl Iterator<Item = Result<Op, std::convert::Infallible>> {
         self.ops.iter().copied().map(Ok)
     }
-    /// Twice the memory that is asked for at a time, or so much as is said: a power of two from 64 KiB on, so that all
-    /// allocators can have it.
+    /// The given size, or twice the peak of the requested bytes, as a power of two of at least 64 KiB, which all allocators
+    /// accept.
     pub(super) fn memory(&self, said: Option<u64>) -> anyhow::Result<usize> {
         const MOST: usize = crate::allocators::memory::Memory::MOST;
         let bytes = match said {
@@ -142,7 +142,7 @@ impl Loaded {
     }
 }
 
-/// A size of memory, as `--memory` has it.
+/// Parses the argument of `--memory`.
 pub(super) fn memory(text: &str) -> Result<u64, String> {
     let range = 1 << 16..=crate::allocators::memory::Memory::MOST as u64;
     let bytes =
@@ -154,7 +154,7 @@ pub(super) fn memory(text: &str) -> Result<u64, String> {
 mod tests {
     use super::*;
 
-    /// 2^23 blocks of 2^40 bytes, twice, came to no bytes at all, and were given 64 KiB.
+    /// Regression test: 2^23 blocks of 2^40 bytes, twice, overflowed to 0, and got a memory of 64 KiB.
     #[test]
     fn what_is_asked_for_at_a_time_does_not_wrap() {
         let block = |id, bytes| Op::Alloc { id, layout: Layout::from_size_align(bytes, 1).unwrap() };

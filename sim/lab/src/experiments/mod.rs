@@ -1,4 +1,4 @@
-//! The questions that the lab answers: one file each, its options and its work.
+//! The experiments: each file has the options and the work of one.
 
 mod buddy;
 mod colouring;
@@ -51,10 +51,10 @@ pub enum Experiment {
 }
 
 impl Experiment {
-    /// Runs it. What it found; nothing if that is for another run of this program.
+    /// Runs it. Returns its findings; `None` if it only produces data for another run of this program.
     ///
     /// # Errors
-    /// Its options or files are not as they should be, or memory is short.
+    /// Its options or files are invalid, or memory is short.
     pub fn run(&self, context: &Context<'_>) -> anyhow::Result<Option<Findings>> {
         match self {
             Self::Constructors(experiment) => experiment.run(context).map(Some),

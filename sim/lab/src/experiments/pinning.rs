@@ -1,4 +1,4 @@
-//! Pinning: a few long-lived blocks among many short-lived ones keep their neighbourhood from becoming one piece again.
+//! Pinning: a few long-lived blocks among many short-lived ones keep free memory from being merged.
 
 use super::Context;
 use crate::allocators::registry::{self, Name, Trial};
@@ -10,11 +10,11 @@ use core::alloc::Layout;
 
 /// What does it save to keep long-lived blocks apart from short-lived ones?
 ///
-/// Memory is filled with blocks of one size, of which one in so many stays when the others are freed: once all in one heap, once the
-/// long-lived ones in a heap of their own. What is left in one piece is what a level's next large request can have.
+/// Memory is filled with blocks of one size, and all but one in N are freed: once all in one heap, once with the long-lived ones
+/// in a separate heap. The largest free piece is the most that a next large request can get.
 #[derive(Debug, Args)]
 pub struct Pinning {
-    /// One block in so many stays.
+    /// One block in this many stays.
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(32..=100_000))]
     one_in: u32,
     /// Bytes of a block.
@@ -22,11 +22,11 @@ pub struct Pinning {
     size: u32,
 }
 
-/// Memory of the heap; apart, the long-lived ones get a sixteenth of it.
+/// Memory of the heap; a separate heap for long-lived blocks gets a sixteenth of it.
 const MEMORY: usize = 8 << 20;
 const APART: usize = MEMORY / 16;
 
-/// Fills the heap, and frees what `stays` does not name; how many blocks there were, and the holes.
+/// Fills the heap, and frees the blocks for which `stays` returns `false`. Returns the number of blocks, and the holes.
 struct Fill<F> {
     layout: Layout,
     stays: F,

@@ -1,4 +1,4 @@
-//! One workload through every allocator: what it leaves behind, and what it took.
+//! Runs one workload through every allocator: the resulting holes, and the time.
 
 use super::Context;
 use super::load::{Load, Loaded, memory};
@@ -22,15 +22,15 @@ use std::hint::black_box;
 pub struct Race {
     #[command(flatten)]
     load: Load,
-    /// Memory of each allocator: bytes, or with K, M, G; a power of two. Default: twice what the workload asks for at a time.
+    /// Memory of each allocator: bytes, or with K, M, G; a power of two. Default: twice the peak of the requested bytes.
     #[arg(long, value_name = "BYTES", value_parser = memory)]
     memory: Option<u64>,
-    /// Only these, separated by commas.
+    /// Only these allocators, separated by commas.
     #[arg(long, value_name = "NAME", value_enum, value_delimiter = ',')]
     allocators: Vec<Name>,
 }
 
-/// Drives and counts.
+/// Drives an allocator and counts.
 struct Counting<'l>(&'l Loaded);
 
 impl Trial for Counting<'_> {
@@ -40,7 +40,7 @@ impl Trial for Counting<'_> {
     }
 }
 
-/// Runs the operations and nothing else: blocks lie in a vector, under numbers that were made dense before.
+/// Only runs the operations: blocks are in a vector, under numbers that were made dense in advance.
 struct Timing<'l> {
     ops: &'l [Dense],
     blocks: usize,
@@ -74,7 +74,7 @@ impl Trial for Timing<'_> {
     }
 }
 
-/// A resize is an allocation and a free.
+/// Renumbers the blocks densely. A resize becomes an allocation and a free.
 fn dense(ops: &[Op]) -> (Vec<Dense>, usize) {
     let mut places = rustc_hash::FxHashMap::default();
     let (mut spare, mut blocks, mut out) = (Vec::new(), 0, Vec::with_capacity(ops.len()));
@@ -105,27 +105,27 @@ fn dense(ops: &[Op]) -> (Vec<Dense>, usize) {
     (out, blocks)
 }
 
-/// What became of a workload in one allocator.
+/// The outcome of a workload in one allocator.
 pub(super) struct Run {
     pub(super) outcome: Outcome,
-    /// Whether it can be looked into: nobody can look into the system's.
+    /// `false` for the system's allocator, whose memory is not accessible.
     pub(super) known: bool,
-    /// An operation; nothing where time is not measured.
+    /// Nanoseconds per operation; empty if time is not measured.
     pub(super) nanoseconds: Spread,
 }
 
 impl Run {
-    /// Bytes taken of bytes asked for, each at its peak.
+    /// The peak of taken bytes per peak of requested bytes.
     pub(super) fn taken_of_asked(&self) -> f64 {
         self.outcome.peak_taken as f64 / self.outcome.peak_asked.max(1) as f64
     }
 }
 
-/// Drives all of `names` through a workload, each in `bytes` of memory; then times them in turn, unless all is to be exact. What
-/// cannot serve the workload says why, and does not keep the others from it.
+/// Drives all of `names` through a workload, each in `bytes` of memory; then times them alternately, unless `exact` is set. An
+/// allocator that cannot serve the workload reports the reason, and does not affect the others.
 ///
 /// # Errors
-/// None of them can, or memory is short.
+/// No allocator can serve the workload, or memory is short.
 pub(super) fn measure(
     context: &Context<'_>,
     stage: &'static str,

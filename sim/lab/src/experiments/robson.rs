@@ -1,5 +1,5 @@
-//! Robson's adversary: a program that makes any allocator that does not move blocks need far more memory than is in use
-//! ("An Estimate of the Store Size Necessary for Dynamic Storage Allocation", 1971).
+//! Robson's adversary: a program that makes any allocator that does not move blocks need far more memory than is in use ("An
+//! Estimate of the Store Size Necessary for Dynamic Storage Allocation", 1971).
 
 use super::Context;
 use crate::allocators::heap::{Fit, Order};
@@ -16,15 +16,15 @@ type Handle = Handle32x32;
 
 /// How much memory can a program force an allocator to take, with little in use?
 ///
-/// The adversary never has more than M bytes in use. It allocates units, then, size by size, frees all blocks but those that
-/// lie on a grid, so that no hole is large enough for the next size, and allocates that size until M bytes are in use again.
-/// No allocator that does not move blocks does better in the worst case than about M, and M/2 more for each doubling of size.
+/// The adversary never has more than M bytes in use. It allocates units. Then, size by size, it frees all blocks except those
+/// that cross a grid line, so that no hole is large enough for the next size, and allocates that size until M bytes are in use
+/// again. In the worst case, no allocator that does not move blocks needs less than about M, plus M/2 for each doubling of size.
 #[derive(Debug, Args)]
 pub struct Robson {
     /// Bytes in use at most, a power of two.
     #[arg(long, value_name = "BYTES", default_value_t = 1 << 18, value_parser = memory)]
     live: usize,
-    /// The largest block, in units of 32 bytes, as a power of two. No larger than what is in use.
+    /// The largest block, in units of 32 bytes, as a power of two. Not larger than the bytes in use.
     #[arg(long, value_name = "DOUBLINGS", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=12))]
     doublings: u32,
 }
@@ -34,23 +34,23 @@ fn memory(text: &str) -> Result<usize, String> {
     bytes.ok_or_else(|| "expected a power of two from 4096 to 2097152".to_owned())
 }
 
-/// What it is called.
+/// The name in tables.
 const MOVING: &str = "moved together, by handles";
 
-/// Bytes of the smallest block with its header: tags and rounding make it so for every allocator here.
+/// Bytes of the smallest block with its header: every allocator here has such a block, by its tags and rounding.
 const UNIT: usize = 32;
 
-/// Who is attacked: blocks with the headers that they take, found by what names them.
+/// An allocator under attack: its blocks include their headers.
 trait Victim {
     type Block;
-    /// A block of so many bytes, its header included.
+    /// Allocates a block of `size` bytes, including its header.
     fn alloc(&mut self, size: usize) -> anyhow::Result<Self::Block>;
     fn free(&mut self, block: Self::Block);
-    /// Where it lies now, its header included.
+    /// The block's current range, including its header.
     fn range(&self, block: &Self::Block) -> Range<usize>;
 }
 
-/// An allocator that leaves blocks where they are, and how many bytes of a request it adds of its own.
+/// An allocator that does not move blocks, and the bytes that it adds to a request.
 struct Fixed<A> {
     allocator: A,
     header: usize,
@@ -71,14 +71,14 @@ impl<A: Allocator> Victim for Fixed<A> {
     }
 }
 
-/// A heap that moves its blocks together when its end is reached: users know them by handles, which say where they lie.
+/// A heap that compacts its blocks when the end is reached: users find them through handles.
 struct Moving {
     places: HandleTable<Range<usize>>,
-    /// Handles of the blocks in the order of their places, and of some that were freed.
+    /// Handles of the blocks in the order of their places, including some freed ones.
     order: Vec<Handle>,
     head: usize,
     bytes: usize,
-    /// Bytes that were copied.
+    /// Bytes copied by compaction.
     copied: usize,
 }
 
@@ -120,14 +120,14 @@ impl Victim for Moving {
     }
 }
 
-/// The end of the highest block that was ever in use, after each step.
+/// Runs the attack. Returns the end of the highest block that was ever in use, after each step.
 fn attack<V: Victim>(victim: &mut V, live: usize, doublings: u32) -> anyhow::Result<Vec<usize>> {
     let mut held: Vec<V::Block> = Vec::new();
     let (mut grid, mut top, mut steps) = (0, 0, Vec::new());
     for i in 0..=doublings {
         let size = UNIT << i;
         if i > 0 {
-            // Of the two grids of this size that keep to the last one, the one on which more bytes lie.
+            // Of the two grids of this size that contain the last grid, uses the one that more bytes cross.
             let on = |grid: usize, range: &Range<usize>| {
                 (range.end + size - 1 - grid) / size > (range.start + size - 1 - grid) / size
             };
@@ -141,7 +141,7 @@ fn attack<V: Victim>(victim: &mut V, live: usize, doublings: u32) -> anyhow::Res
             }
             held = kept;
         }
-        // What lies where changes with each allocation, if blocks move; what is in use does not.
+        // If blocks move, their places change with each allocation, but not the bytes in use.
         let mut used: usize = held.iter().map(|block| victim.range(block).len()).sum();
         while used + size <= live {
             let block = victim.alloc(size)?;
@@ -161,17 +161,17 @@ impl Robson {
         let question = "how much memory can a program force an allocator to take, with little in use?";
         let mut findings = Findings::new("robson", question, context.seed);
         let (live, doublings) = (self.live, self.doublings);
-        // Robson's bound is one for blocks that fit into what is in use.
+        // Robson's bound holds for blocks that fit into the bytes in use.
         let most = (live / UNIT).ilog2();
         ensure!(
             doublings <= most,
             "--doublings {doublings}: blocks of {} bytes, with {live} in use at most; expected 1 to {most}, or a larger --live",
             UNIT << doublings
         );
-        // The work grows with the square of it.
+        // The work grows with its square.
         let quick = (live / 4).max(UNIT << doublings).max(4096).min(live);
         let live = if context.quick { quick } else { live };
-        // All that anybody could need, so that nothing is refused.
+        // Enough for any allocator, so that nothing is refused.
         let heap = live * (doublings as usize + 2) + (UNIT << doublings);
         let stage = context.progress.stage("robson", 6);
         let mut runs = Vec::new();
@@ -192,7 +192,7 @@ impl Robson {
         ran("TLSF", attack(&mut Fixed { allocator, header: 4 }, live, doublings))?;
         let allocator = Buddy::new(heap.next_power_of_two())?;
         ran("buddy", attack(&mut Fixed { allocator, header: 0 }, live, doublings))?;
-        // Robson's bound is not for who moves blocks: they are judged apart.
+        // Robson's bound does not apply to an allocator that moves blocks, so it has a separate claim.
         let mut moving = Moving::new(live);
         let moved = attack(&mut moving, live, doublings);
         stage.at(6);

@@ -1,4 +1,4 @@
-//! TLSF's two promises: waste bounded by the classes' steps, and time bounded whatever the heap looks like (Masmano, Ripoll,
+//! TLSF's two guarantees: waste bounded by the classes' steps, and time bounded for any state of the heap (Masmano, Ripoll,
 //! Crespo and Real, 2004).
 
 use super::Context;
@@ -12,7 +12,7 @@ use anyhow::Context as _;
 use clap::Args;
 use core::alloc::Layout;
 
-/// How much does TLSF round up at worst, and how long does it search?
+/// How much does TLSF round up in the worst case, and how long does it search?
 ///
 /// The rounding of every size is computed, for each number of classes in a doubling. Steps are counted in an empty heap and in
 /// one full of holes too small to serve; instructions, too, if valgrind is installed.
@@ -27,12 +27,12 @@ pub struct TwoLevels {
     sizes: Vec<u32>,
 }
 
-/// Bytes up to which the picture goes, and sizes that it has one point for.
+/// Bytes up to which the picture goes, and the sizes that share a point.
 const SHOWN: usize = 2048;
 const STEP: usize = 8;
 
-/// The worst rounding of every [`STEP`] sizes, in % of the size. One size of each would be no picture: the multiples of 8 are
-/// where classes below 256 bytes begin, and are not rounded at all.
+/// The worst rounding of every [`STEP`] sizes, in % of the size. One size of each [`STEP`] would show nothing: classes below 256
+/// bytes begin at multiples of 8, which are not rounded.
 fn rounding(classes: Classes) -> anyhow::Result<Vec<(f64, f64)>> {
     let over = |size: usize| {
         let up = classes.round_up(size).context("a class for each size")?;
@@ -127,7 +127,7 @@ impl TwoLevels {
         Ok(())
     }
 
-    /// Four classes a doubling from 16 bytes on: where sizes go, as the tutorial's picture has it.
+    /// Four classes per doubling from 16 bytes on: the classes of sizes, as in the tutorial's picture.
     fn widget(&self, findings: &mut Findings) -> anyhow::Result<()> {
         let classes = Classes::new(2, SMALLEST);
         let mut table = Table::new(
@@ -160,7 +160,7 @@ impl TwoLevels {
     }
 }
 
-/// Steps of allocating 100 bytes among holes of 48, and the bytes of headers and links that the pair touched.
+/// The steps of allocating 100 bytes among holes of 48, and the bytes of headers and links that the pair accessed.
 fn among_holes<A: Allocator>(mut allocator: A, holes: usize) -> anyhow::Result<[u64; 3]> {
     let small = Layout::from_size_align(40, 1)?;
     let blocks: Vec<_> = (0..2 * holes).map_while(|_| allocator.alloc(small)).collect();
@@ -266,7 +266,7 @@ fn instructions(context: &Context<'_>, findings: &mut Findings) -> anyhow::Resul
 mod tests {
     use super::*;
 
-    /// Multiples of 8 were drawn, which are not rounded below 256 bytes: the picture said 0 % there.
+    /// Regression test: only multiples of 8 were drawn, which are not rounded below 256 bytes: the picture showed 0 % there.
     #[test]
     fn the_picture_shows_what_is_rounded_below_256_bytes() {
         let points = rounding(Classes::new(4, SMALLEST)).unwrap();

@@ -1,4 +1,4 @@
-//! Why a CPU has two magazines (Bonwick and Adams, "Magazines and Vmem", 2001): visits to what CPUs share, counted.
+//! Why a CPU has two magazines (Bonwick and Adams, "Magazines and Vmem", 2001): counts the visits to shared structures.
 
 use super::{Context, bounded, counted};
 use crate::findings::{Axis, Chart, Claim, Findings, Holds, Series, Table, Value};
@@ -6,11 +6,11 @@ use clap::Args;
 use uslab::{Block, CacheInfo, Gfp, KmemCache, Magazines, Subsystem};
 use uslab_magazine::on_cpu;
 
-/// Why two magazines a CPU, when one would hold as much?
+/// Why two magazines per CPU, when one would hold as much?
 ///
-/// One CPU takes and gives back objects in bursts, at every offset from a magazine's edge. Counted are visits to what CPUs
-/// share, which cost a lock and other CPUs' cache lines: without magazines, with one a CPU, with two, and with ten
-/// (the shipping caches have up to nineteen).
+/// One CPU allocates and frees objects in bursts, at every offset from a magazine's edge. Counted are visits to shared
+/// structures, which cost a lock and other CPUs' cache lines: without magazines, with one per CPU, with two, and with ten (the
+/// shipping caches have up to nineteen).
 #[derive(Debug, Args)]
 pub struct WhyMagazines {
     /// Objects in a magazine.
@@ -21,20 +21,20 @@ pub struct WhyMagazines {
     burst: Option<u32>,
 }
 
-/// Bursts at each offset, after those that warm up.
+/// Bursts at each offset, after the warm-up.
 const BURSTS: u32 = 64;
-/// Allocations and frees in all, at most: a minute or so.
+/// The most allocations and frees in all: about a minute.
 const MOST: u64 = 2_000_000_000;
 
-/// Somewhere to take objects from.
+/// A source of objects.
 trait Source<'c> {
     fn alloc(&mut self) -> anyhow::Result<Block<'c>>;
     fn free(&mut self, object: Block<'c>);
-    /// Visits so far to what CPUs share.
+    /// Visits to shared structures so far.
     fn visits(&self) -> u64;
 }
 
-/// The shipping cache, with the magazines that it was built with.
+/// The shipping cache, with the magazines with which it was built.
 struct Shipping<'c> {
     cache: &'c KmemCache,
     visits: fn(&CacheInfo) -> u64,
@@ -52,7 +52,7 @@ impl<'c> Source<'c> for Shipping<'c> {
     }
 }
 
-/// One magazine a CPU, before a depot that exchanges full ones for empty ones.
+/// One magazine per CPU, in front of a depot that exchanges full ones for empty ones.
 struct Single<'c> {
     cache: &'c KmemCache,
     capacity: usize,
@@ -64,7 +64,7 @@ struct Single<'c> {
 impl<'c> Source<'c> for Single<'c> {
     fn alloc(&mut self) -> anyhow::Result<Block<'c>> {
         if self.loaded.is_empty() {
-            // An empty one there, a full one back.
+            // The empty one is returned, a full one is taken.
             self.visits += 2;
             self.loaded = match self.full.pop() {
                 Some(full) => full,
@@ -90,14 +90,14 @@ impl<'c> Source<'c> for Single<'c> {
     }
 }
 
-/// Visits an operation in bursts of `burst` allocations and as many frees: the mean over all offsets from a magazine's edge,
-/// and the worst.
+/// Visits per operation in bursts of `burst` allocations and as many frees: the mean over all offsets from a magazine's edge, and
+/// the worst.
 fn visits<'c>(source: &mut impl Source<'c>, burst: u32, capacity: u16) -> anyhow::Result<(f64, f64)> {
     let mut held: Vec<Block<'c>> = Vec::new();
     let operations = f64::from(2 * burst * BURSTS);
     let (mut sum, mut worst) = (0.0, 0.0f64);
     for _ in 0..capacity {
-        // One more object is kept: the next offset.
+        // Keeps one more object, for the next offset.
         held.push(source.alloc()?);
         let mut before = 0;
         for round in 0..2 * BURSTS {
@@ -123,11 +123,11 @@ impl WhyMagazines {
     pub(super) fn run(&self, context: &Context<'_>) -> anyhow::Result<Findings> {
         let question = "why two magazines a CPU, when one would hold as much?";
         let mut findings = Findings::new("why-magazines", question, context.seed);
-        // Half of both is an eighth of the work.
+        // Halving both gives an eighth of the work.
         let half = if context.quick { 2 } else { 1 };
         let capacity = (self.capacity / half).max(1);
         let longest = self.burst.map_or(3 * u32::from(capacity), |burst| (burst / u32::from(half)).max(1));
-        // As many at each offset, from each of four, there and back, of each length.
+        // The operations at all offsets, from each of four sources, allocations and frees, of each length.
         let objects = u64::from(longest) * u64::from(longest + 1) / 2;
         let operations = objects * u64::from(2 * BURSTS) * u64::from(capacity) * 4 * 2;
         let options = format!("--capacity {} --burst {}", self.capacity, self.burst.unwrap_or(longest));

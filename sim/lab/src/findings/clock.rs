@@ -1,15 +1,15 @@
-//! Time, where an experiment needs it: the CPU time of loops, and rounds in which everybody has a turn.
+//! Time, for experiments that need it: the CPU time of loops, and rounds in which each contender has a turn.
 //!
-//! What a loop costs is the CPU time of its thread: being descheduled does not count, so a busy machine blurs it less than
-//! wall-clock time. Whoever is compared runs in turn: what the machine does meanwhile falls on all alike. The median of the
-//! rounds counts, with an interval for it. A claim is decided only where the whole interval lies on one side.
+//! The cost of a loop is the CPU time of its thread: time during which it is descheduled does not count, so a busy machine blurs
+//! it less than wall-clock time. Contenders run alternately, so that disturbances by the machine affect all alike. The median of
+//! the rounds counts, with an interval for it. A claim is decided only if the whole interval is on one side.
 
 use super::Holds;
 use nix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 use std::time::Duration;
 
-/// CPU time of the calling thread. A system call, 0.2 microseconds or so.
+/// CPU time of the calling thread. Costs a system call, about 0.2 microseconds.
 pub fn cpu() -> Duration {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
 }
@@ -21,8 +21,8 @@ pub fn nanoseconds(work: impl FnOnce()) -> f64 {
     (cpu() - start).as_nanos() as f64
 }
 
-/// Who has a turn when in a round of `contenders`: each round begins with another one, in turn forwards and backwards, so
-/// that no one always follows the same one.
+/// The order of the contenders in a round: each round begins with another one, alternating forward and backward order, so that no
+/// contender always follows the same one.
 pub fn turns(round: usize, contenders: usize) -> impl Iterator<Item = usize> {
     (0..contenders).map(move |i| {
         let i = (i + round) % contenders;
@@ -30,26 +30,27 @@ pub fn turns(round: usize, contenders: usize) -> impl Iterator<Item = usize> {
     })
 }
 
-/// What each round of a contender measured, in the order of the rounds: round 3 of one ran beside round 3 of another.
+/// The measurements of a contender in each round, in the order of the rounds: round 3 of one contender is comparable with round 3
+/// of another.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Samples<const N: usize>(Vec<[f64; N]>);
 
-/// The median of some rounds, and an interval that it lies in with 95 % of confidence or more: of `n` values in order the
-/// `k`-th from either end, as the binomial distribution has it. Fewer than six rounds have their whole range. Nothing is
-/// taken for granted of how times are distributed.
+/// The median of some rounds, and an interval that contains it with a confidence of 95 % or more: of `n` sorted values the `k`-th
+/// from either end, by the binomial distribution. With fewer than six rounds it is the whole range. No distribution of times is
+/// assumed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Spread {
-    /// The middle one, or the mean of the two in the middle.
+    /// The middle value, or the mean of the two in the middle.
     pub median: f64,
-    /// Where the interval begins.
+    /// The lower end of the interval.
     pub low: f64,
-    /// Where it ends.
+    /// The upper end of the interval.
     pub high: f64,
-    /// Rounds.
+    /// The number of rounds.
     pub rounds: usize,
 }
 
-/// Runs each contender `rounds` times, in turn.
+/// Runs each contender `rounds` times, alternately.
 pub fn rounds<const N: usize>(
     rounds: usize,
     contenders: usize,
@@ -64,10 +65,10 @@ pub fn rounds<const N: usize>(
     samples
 }
 
-/// The same, where a turn may fail: the first failure ends it.
+/// As [`rounds`], for turns that may fail: the first failure ends it.
 ///
 /// # Errors
-/// A turn's own.
+/// The error of a turn.
 pub fn try_rounds<const N: usize, E>(
     rounds: usize,
     contenders: usize,
@@ -85,29 +86,29 @@ pub fn try_rounds<const N: usize, E>(
 }
 
 impl<const N: usize> Samples<N> {
-    /// Of one of the things measured.
+    /// The spread of one of the measured values.
     pub fn spread(&self, thing: usize) -> Spread {
         self.each(|round| round[thing])
     }
-    /// Of what follows from all that a round measured.
+    /// The spread of a value computed from each round's measurements.
     pub fn each(&self, of: impl Fn(&[f64; N]) -> f64) -> Spread {
         Spread::of(self.0.iter().map(of).collect())
     }
-    /// How many times as much of it as `other` had in the same round: what a round disturbs falls on both.
+    /// The ratio to `other` in the same round: a disturbance of a round affects both.
     pub fn times(&self, other: &Self, thing: usize) -> Spread {
         Spread::of(self.pairs(other).map(|(a, b)| a[thing] / b[thing]).collect())
     }
-    /// What this one and `other` measured in each round.
+    /// The measurements of this contender and of `other` in each round.
     pub fn pairs<'s>(&'s self, other: &'s Self) -> impl Iterator<Item = (&'s [f64; N], &'s [f64; N])> {
         self.0.iter().zip(&other.0)
     }
 }
 
 impl Spread {
-    /// Rounds below which nothing is decided.
+    /// With fewer rounds, nothing is decided.
     const FEWEST: usize = 5;
 
-    /// Of these values.
+    /// The spread of these values.
     pub fn of(mut values: Vec<f64>) -> Self {
         values.sort_by(f64::total_cmp);
         let (Some(first), Some(last)) = (values.first(), values.last()) else { return Self::default() };
@@ -119,7 +120,7 @@ impl Spread {
         let rounds = values.len();
         Self { low, high, rounds, median: median(values) }
     }
-    /// Whether it is so much or less: decided where the interval lies on one side, and there were five rounds or more.
+    /// Returns whether the value is at most `limit`: decided if the interval is on one side, and there were five rounds or more.
     pub fn at_most(self, limit: f64) -> Holds {
         match self {
             _ if self.rounds < Self::FEWEST => Holds::Undecided,
@@ -128,7 +129,7 @@ impl Spread {
             _ => Holds::Undecided,
         }
     }
-    /// Whether it is so much or more.
+    /// Returns whether the value is at least `limit`.
     pub fn at_least(self, limit: f64) -> Holds {
         match self {
             _ if self.rounds < Self::FEWEST => Holds::Undecided,
@@ -137,7 +138,7 @@ impl Spread {
             _ => Holds::Undecided,
         }
     }
-    /// Whether it is from `least` to `most`.
+    /// Returns whether the value is from `least` to `most`.
     pub fn between(self, least: f64, most: f64) -> Holds {
         match (self.at_least(least), self.at_most(most)) {
             (Holds::No, _) | (_, Holds::No) => Holds::No,
@@ -145,16 +146,16 @@ impl Spread {
             _ => Holds::Undecided,
         }
     }
-    /// With so many decimals: the median, and the interval behind it.
+    /// The median with `decimals` decimals, and the interval after it.
     pub fn shown(self, decimals: usize) -> String {
         let Self { median, low, high, .. } = self;
         format!("{median:.decimals$} ({low:.decimals$} to {high:.decimals$})")
     }
 }
 
-/// How many of `n` values are left out at either end: as many as leave 95 % of confidence that the median lies between.
+/// The number of values that are left out at either end, so that the median is between the others with a confidence of 95 %.
 fn left_out(n: usize) -> usize {
-    // The chance that at most `k` of `n` values lie below the median: the binomial distribution's, term by term.
+    // The probability that at most `k` of `n` values are below the median: the binomial distribution's, term by term.
     let (mut term, mut sum, mut k) = (0.5_f64.powi(n as i32), 0.0, 0_usize);
     loop {
         sum += term;
@@ -166,7 +167,7 @@ fn left_out(n: usize) -> usize {
     }
 }
 
-/// The middle one of them, or the mean of the two in the middle; 0 of none.
+/// The middle value, or the mean of the two in the middle; 0 if there are none.
 pub fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     match values.len() {
@@ -218,7 +219,7 @@ mod tests {
         assert_eq!(Spread::of(vec![]), Spread::default());
     }
 
-    /// Verdicts flipped from run to run: one number stood for all of them.
+    /// Regression test: verdicts changed from run to run, because they depended on a single number.
     #[test]
     fn an_interval_with_the_limit_in_it_decides_nothing() {
         let spread = Spread::of((1..=9).map(f64::from).collect());
@@ -226,7 +227,7 @@ mod tests {
         assert_eq!([2.0, 5.0, 9.0].map(|l| spread.at_least(l)), [Holds::Yes, Holds::Undecided, Holds::No]);
         let between = [(1.0, 9.0), (3.0, 9.0), (9.0, 12.0), (0.0, 1.0)].map(|(a, b)| spread.between(a, b));
         assert_eq!(between, [Holds::Yes, Holds::Undecided, Holds::No, Holds::No]);
-        // One run has no spread, and decides nothing either.
+        // One run has no spread, and decides nothing.
         let once = Spread::of(vec![1.0]);
         assert_eq!((once.at_most(100.0), once.at_least(0.0)), (Holds::Undecided, Holds::Undecided));
     }

@@ -1,13 +1,13 @@
-//! Findings as CSV, a value a line.
+//! Findings as CSV, a line for each value.
 
 use super::{Findings, Part, Table, Value};
 
 impl Findings {
-    /// Its tables and pictures as CSV, a value a line, so that one file holds them all: which part, which row, curve or bar,
-    /// the column or the place on the axis, and the value. The first three tell a value from all others.
+    /// The tables and pictures as CSV, a line for each value, so that one file holds them all: the part; the row, curve or bar;
+    /// the column or the position on the axis; and the value. The first three identify a value.
     ///
     /// # Errors
-    /// None that depends on the findings.
+    /// Does not depend on the findings.
     pub fn csv(&self) -> anyhow::Result<String> {
         let mut out = csv::Writer::from_writer(Vec::new());
         out.write_record(["part", "row", "column", "value"])?;
@@ -17,7 +17,7 @@ impl Findings {
                     for row in &table.rows {
                         let name = table.name(row);
                         for (column, value) in table.columns.iter().zip(row).skip(table.named_by) {
-                            // A number is a number here: an interval has lines of its own.
+                            // A line has a single number: the ends of an interval have separate lines.
                             let Value::Spread(spread, decimals) = value else {
                                 out.write_record([&table.title, &name, &column.name, &value.shown(false)])?;
                                 continue;
@@ -53,7 +53,7 @@ impl Findings {
 }
 
 impl Table {
-    /// What the columns that name a row say of this one.
+    /// The values of the columns that name this row.
     fn name(&self, row: &[Value]) -> String {
         let words: Vec<_> = row.iter().take(self.named_by).map(|value| value.shown(false)).collect();
         words.join("; ")

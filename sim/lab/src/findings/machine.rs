@@ -1,30 +1,30 @@
-//! Where something was measured, and with what: times without it say nothing.
+//! The machine and the compiler of a measurement, without which times mean little.
 
 use core::fmt::{Display, Formatter, Result};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Where something was measured.
+/// The machine and the compiler of a measurement.
 #[derive(Clone, Debug, Serialize)]
 pub struct Machine {
-    /// The processor, as the system names it.
+    /// The processor's name, as the system reports it.
     pub processor: String,
-    /// CPUs that may run us.
+    /// The number of CPUs that may run this program.
     pub cpus: u32,
     /// Operating system and architecture.
     pub system: String,
-    /// The C library, whose malloc is the system's; absent where it does not say.
+    /// The C library, whose malloc is the system's; absent if it does not report its version.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub libc: Option<String>,
     /// The compiler, with its optimisation and flags.
     pub compiler: &'static str,
-    /// Whether the program was optimised; times of one that was not say little.
+    /// `true` if the program was optimised; otherwise its times mean little.
     pub optimised: bool,
 }
 
 impl Machine {
-    /// This one.
+    /// The current machine.
     pub fn this() -> Self {
         let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
@@ -39,23 +39,23 @@ impl Machine {
     }
 }
 
-/// A cache of a processor: sets of so many lines each.
+/// A processor's cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cache {
-    /// Sets.
+    /// The number of sets.
     pub sets: u32,
-    /// Lines that a set holds.
+    /// The number of lines in a set.
     pub ways: u32,
     /// Bytes of a line.
     pub line: u32,
 }
 
 impl Cache {
-    /// The nearest one that holds data, of this machine's CPU 0; `None` where the system does not say.
+    /// The first-level data cache of this machine's CPU 0; `None` if the system does not describe it.
     pub fn nearest() -> Option<Self> {
         Self::nearest_of(Path::new("/sys/devices/system/cpu/cpu0/cache"))
     }
-    /// The same, as a folder in the manner of Linux's sysfs says.
+    /// The same, from a folder in the format of Linux's sysfs.
     fn nearest_of(folder: &Path) -> Option<Self> {
         let caches = (0..16).map(|i| folder.join(format!("index{i}"))).take_while(|cache| cache.exists());
         let said =
@@ -74,7 +74,7 @@ impl Cache {
     }
 }
 
-/// As `getconf` has it: glibc's own function for it can only be called unsafely.
+/// The output of `getconf`: glibc's own function for it is unsafe to call.
 fn libc() -> Option<String> {
     let said = Command::new("getconf").arg("GNU_LIBC_VERSION").output().ok()?;
     let version = String::from_utf8(said.stdout).ok()?.trim().to_owned();
@@ -120,7 +120,7 @@ mod tests {
             file(i, "coherency_line_size", "64");
         }
         assert_eq!(Cache::nearest_of(folder.path()), Some(Cache { sets: 64, ways: 12, line: 64 }));
-        // What is not said is not guessed.
+        // Missing values are not guessed.
         file(1, "ways_of_associativity", "0");
         assert_eq!(Cache::nearest_of(folder.path()), None);
         assert_eq!(Cache::nearest_of(Path::new("/no/such/folder")), None);

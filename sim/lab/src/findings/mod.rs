@@ -1,13 +1,14 @@
-//! What an experiment found, as data: tables, pictures, claims that hold or do not. Text, CSV, JSON and pages come of it.
+//! The findings of an experiment as data: tables, pictures, and claims that hold or do not. They are shown as text, CSV, JSON and
+//! pages.
 //!
-//! What was measured is marked, and can be [left out](Findings::without_measured): times mostly, but also page faults and
-//! instructions, which another machine, build or run finds different. The rest follows from the seed, byte for byte, on any
+//! Measured values are marked, and can be [left out](Findings::without_measured): mostly times, but also page faults and
+//! instructions, which differ on another machine, build or run. All other values follow from the seed, byte for byte, on any
 //! machine.
 //!
 //! | module | |
 //! |---|---|
-//! | [`clock`] | rounds, medians and their intervals, and what these decide |
-//! | [`machine`] | where something was measured, and with what |
+//! | [`clock`] | rounds, medians and their intervals, and decisions by these |
+//! | [`machine`] | the machine and the compiler of a measurement |
 //! | [`picture`] | curves and bars, and their axes |
 //! | `show`, `csv`, `page`, `svg` | findings as text, CSV, HTML, and their pictures |
 
@@ -24,25 +25,25 @@ use machine::Machine;
 pub use picture::{Axis, Bar, Bars, Chart, Series};
 use serde::{Serialize, Serializer};
 
-/// What an experiment found. Its serialised form is the interface of `uslab lab --json`.
+/// The findings of an experiment. Their serialised form is the interface of `uslab lab --json`.
 #[derive(Clone, Debug, Serialize)]
 pub struct Findings {
-    /// The experiment's name, as on the command line.
+    /// The experiment's name on the command line.
     pub experiment: String,
-    /// What it asks.
+    /// The question.
     pub question: String,
-    /// What is random in it follows from this.
+    /// Determines all random choices.
     pub seed: u64,
-    /// Whether it was run small and short, so that its verdicts are none of a full run.
+    /// `true` for a run with less work, whose verdicts are not those of a full run.
     pub quick: bool,
-    /// Where it ran; absent where nothing was measured.
+    /// The machine of the measurements; absent if nothing was measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub machine: Option<Machine>,
-    /// What it found, in the order of reading.
+    /// The findings, in reading order.
     pub parts: Vec<Part>,
 }
 
-/// One thing found.
+/// One finding.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Part {
@@ -50,24 +51,24 @@ pub enum Part {
     Table(Table),
     /// Curves over an axis.
     Chart(Chart),
-    /// A bar for each of some things.
+    /// Bars to compare.
     Bars(Bars),
-    /// What somebody said, and what was found here.
+    /// A source's statement, and what was found here.
     Claim(Claim),
     /// A sentence.
     Note(String),
 }
 
-/// Rows of values under named columns, of which the first ones name the row: no two rows have the same name.
+/// Rows of values under named columns. The first columns together name the row: no two rows have the same name.
 #[derive(Clone, Debug, Serialize)]
 pub struct Table {
-    /// What it shows.
+    /// A description.
     pub title: String,
     /// Its columns.
     pub columns: Vec<Column>,
-    /// How many columns, from the first one on, name a row together.
+    /// The number of columns, from the first one on, that name a row together.
     pub named_by: usize,
-    /// Its rows, each with a value a column.
+    /// The rows, each with a value for each column.
     pub rows: Vec<Vec<Value>>,
 }
 
@@ -76,60 +77,60 @@ pub struct Table {
 pub struct Column {
     /// Its name, with the unit.
     pub name: String,
-    /// Whether its values were measured, and so differ by machine, build or run: times, page faults, instructions.
+    /// `true` if its values were measured, so that they differ by machine, build or run: times, page faults, instructions.
     pub measured: bool,
 }
 
-/// One value.
+/// A value of a table.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
     /// Words.
     Text(String),
-    /// Things counted.
+    /// A count.
     Count(u64),
-    /// A ratio or a measure, and with how many decimals it is shown.
+    /// A ratio or a measure, and the decimals with which it is shown.
     Number(f64, usize),
-    /// What was measured in several rounds, and with how many decimals it is shown.
+    /// A value measured in several rounds, and the decimals with which it is shown.
     Spread(Spread, usize),
-    /// There is none.
+    /// No value.
     Nothing,
 }
 
-/// What a source says, and what was found here.
+/// A source's statement, and what was found here.
 #[derive(Clone, Debug, Serialize)]
 pub struct Claim {
-    /// What is said.
+    /// The statement.
     pub says: String,
-    /// By whom.
+    /// The source.
     pub source: String,
-    /// What was found.
+    /// What was found here.
     pub found: String,
-    /// Whether it holds here.
+    /// The verdict.
     pub holds: Holds,
-    /// Whether that was measured, and so differs by machine, build or run.
+    /// `true` if the verdict depends on measurements, and so differs by machine, build or run.
     pub measured: bool,
 }
 
-/// Whether a claim holds.
+/// The verdict on a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Holds {
-    /// It does.
+    /// The claim holds.
     Yes,
-    /// In a part of the cases, or of the amount.
+    /// It holds in some of the cases, or not to the stated extent.
     Partly,
-    /// It does not.
+    /// It does not hold.
     No,
-    /// What was found does not tell: runs or seeds differ by more than it takes to decide.
+    /// The findings do not decide: runs or seeds differ by too much.
     Undecided,
 }
 
 impl Holds {
-    /// Whether something that is certain is so.
+    /// The verdict on a claim that can be decided with certainty.
     pub fn if_so(so: bool) -> Self {
         if so { Self::Yes } else { Self::No }
     }
-    /// What is said of several, if each of them holds: in part, where it is said of some and not of others.
+    /// The verdict on a claim about several things: [`Partly`](Self::Partly) if it holds for some of them.
     pub fn each(parts: impl IntoIterator<Item = Self>) -> Self {
         let parts: Vec<Self> = parts.into_iter().collect();
         let any = |wanted| parts.contains(&wanted);
@@ -143,46 +144,46 @@ impl Holds {
     }
 }
 
-/// What is said above the findings of a quick run.
+/// The line above the findings of a quick run.
 pub(super) const QUICK: &str =
     "A quick run, a fraction of the work: its figures and verdicts only show that everything runs.";
 
 impl Findings {
-    /// Nothing yet.
+    /// Creates findings without parts.
     pub fn new(experiment: &str, question: &str, seed: u64) -> Self {
         let (experiment, question) = (experiment.to_owned(), question.to_owned());
         Self { experiment, question, seed, quick: false, machine: None, parts: Vec::new() }
     }
-    /// One more table.
+    /// Adds a table.
     pub fn table(&mut self, table: Table) {
         self.parts.push(Part::Table(table));
     }
-    /// One more chart.
+    /// Adds a chart.
     pub fn chart(&mut self, chart: Chart) {
         self.parts.push(Part::Chart(chart));
     }
-    /// One more picture of bars, unless it has fewer than two to compare.
+    /// Adds bars, unless there are fewer than two to compare.
     pub fn bars(&mut self, bars: Bars) {
         if bars.bars.len() > 1 {
             self.parts.push(Part::Bars(bars));
         }
     }
-    /// One more claim.
+    /// Adds a claim.
     pub fn claim(&mut self, claim: Claim) {
         self.parts.push(Part::Claim(claim));
     }
-    /// One more sentence.
+    /// Adds a sentence.
     pub fn note(&mut self, note: impl Into<String>) {
         self.parts.push(Part::Note(note.into()));
     }
 
-    /// The same without what was measured.
+    /// Removes everything that was measured.
     #[must_use]
     pub fn without_measured(mut self) -> Self {
         self.parts = self.parts.into_iter().filter_map(Part::without_measured).collect();
         self
     }
-    /// Says where it was measured, if anything was.
+    /// Records this machine, if anything was measured.
     #[must_use]
     pub fn on_this_machine(mut self) -> Self {
         self.machine = self.parts.iter().any(Part::is_measured).then(Machine::this);
@@ -209,7 +210,7 @@ impl Part {
 }
 
 impl Table {
-    /// A table without rows, which its first column names. Columns whose name begins with `~` are measured.
+    /// Creates a table without rows, whose first column names the rows. Columns whose name begins with `~` are measured.
     pub fn new(title: impl Into<String>, columns: &[&str]) -> Self {
         let column = |name: &&str| match name.strip_prefix('~') {
             Some(name) => Column { name: name.to_owned(), measured: true },
@@ -222,25 +223,25 @@ impl Table {
             rows: Vec::new(),
         }
     }
-    /// The same, its rows named by so many of the first columns together.
+    /// Makes the first `columns` columns together name the rows.
     #[must_use]
     pub fn named_by(self, columns: usize) -> Self {
         Self { named_by: columns, ..self }
     }
-    /// One more row.
+    /// Adds a row.
     ///
     /// # Panics
-    /// It has not as many values as there are columns.
+    /// Panics if the number of values is not the number of columns.
     pub fn row(&mut self, row: Vec<Value>) {
         assert_eq!(row.len(), self.columns.len(), "{}: a value a column", self.title);
         self.rows.push(row);
     }
-    /// Whether a column has numbers, and so is shown flush right. The first one names rows.
+    /// Returns `true` if a column has numbers, which are shown flush right. The first column names rows.
     pub(super) fn is_numeric(&self, column: usize) -> bool {
         let number = |value: &Value| value.is_number();
         column > 0 && self.rows.iter().any(|row| number(&row[column]))
     }
-    /// Nothing is left of a table that has only names beside its times.
+    /// Returns `None` for a table that would have only names left.
     fn without_measured(mut self) -> Option<Self> {
         let keep: Vec<bool> = self.columns.iter().map(|c| !c.measured).collect();
         for row in &mut self.rows {
@@ -254,11 +255,11 @@ impl Table {
 }
 
 impl Value {
-    /// Whether it is shown flush right.
+    /// Returns `true` if it is shown flush right.
     pub(super) fn is_number(&self) -> bool {
         matches!(self, Self::Count(_) | Self::Number(..) | Self::Spread(..))
     }
-    /// The value as text: numbers with their decimals, counts grouped if a person reads it.
+    /// The value as text: numbers with their decimals; counts with separators if `grouped`, for human readers.
     pub fn shown(&self, grouped: bool) -> String {
         match self {
             Self::Text(text) => text.clone(),
@@ -302,13 +303,13 @@ impl From<usize> for Value {
         Self::Count(n as u64)
     }
 }
-/// With two decimals.
+/// A number with two decimals.
 impl From<f64> for Value {
     fn from(x: f64) -> Self {
         Self::Number(x, 2)
     }
 }
-/// With two decimals.
+/// A spread with two decimals.
 impl From<Spread> for Value {
     fn from(spread: Spread) -> Self {
         Self::Spread(spread, 2)

@@ -1,4 +1,4 @@
-//! Findings as a page: one HTML file with its pictures inside, which needs nothing beside it and no network.
+//! Findings as a page: one self-contained HTML file with its pictures inside, which needs no network.
 
 use super::{Findings, Part, QUICK, Table};
 use maud::{DOCTYPE, Markup, PreEscaped, html};
@@ -15,7 +15,7 @@ svg { max-width: 100%; height: auto } figure { margin: 1.5rem 0 } .claim { margi
 .meta { color: var(--faint) }";
 
 impl Findings {
-    /// All of it as a page.
+    /// All findings as a page.
     ///
     /// # Errors
     /// A picture cannot be drawn.

@@ -1,68 +1,68 @@
-//! Pictures as data: curves over an axis, and bars to compare. Terminals and pages draw them, each in its way.
+//! Pictures as data: curves over an axis, and bars to compare. Terminals and pages draw them differently.
 
 use serde::Serialize;
 
 /// Curves over an axis.
 #[derive(Clone, Debug, Serialize)]
 pub struct Chart {
-    /// What it shows.
+    /// A description.
     pub title: String,
-    /// The axis to the right.
+    /// The horizontal axis.
     pub x: Axis,
-    /// The axis upwards.
+    /// The vertical axis.
     pub y: Axis,
     /// The curves.
     pub series: Vec<Series>,
-    /// Whether heights were measured, and so differ by machine, build or run.
+    /// `true` if heights were measured, and so differ by machine, build or run.
     pub measured: bool,
 }
 
 /// An axis.
 #[derive(Clone, Debug, Serialize)]
 pub struct Axis {
-    /// What it counts, with the unit.
+    /// Its quantity, with the unit.
     pub name: String,
-    /// Whether equal steps are equal ratios.
+    /// `true` if equal distances are equal ratios.
     pub logarithmic: bool,
 }
 
 /// A curve.
 #[derive(Clone, Debug, Serialize)]
 pub struct Series {
-    /// Whose.
+    /// Its name in the legend.
     pub name: String,
-    /// Where it goes through, from left to right.
+    /// The points that it goes through, from left to right.
     pub points: Vec<(f64, f64)>,
 }
 
-/// A bar for each of some things.
+/// Bars to compare.
 #[derive(Clone, Debug, Serialize)]
 pub struct Bars {
-    /// What it shows.
+    /// A description.
     pub title: String,
-    /// What lengths count. Where it is linear, bars begin at 0.
+    /// The axis of lengths. If it is linear, bars begin at 0.
     pub axis: Axis,
     /// The bars, from top to bottom.
     pub bars: Vec<Bar>,
-    /// Whether lengths were measured, and so differ by machine, build or run.
+    /// `true` if lengths were measured, and so differ by machine, build or run.
     pub measured: bool,
 }
 
 /// A bar.
 #[derive(Clone, Debug, Serialize)]
 pub struct Bar {
-    /// Whose.
+    /// Its name.
     pub name: String,
-    /// How long it is: 0 or more, in the axis's unit.
+    /// Its length: 0 or more, in the axis's unit.
     pub length: f64,
 }
 
 impl Axis {
-    /// Equal steps are equal amounts.
+    /// A linear axis: equal distances are equal differences.
     pub fn linear(name: impl Into<String>) -> Self {
         Self { name: name.into(), logarithmic: false }
     }
-    /// Equal steps are equal ratios.
+    /// A logarithmic axis: equal distances are equal ratios.
     pub fn logarithmic(name: impl Into<String>) -> Self {
         Self { name: name.into(), logarithmic: true }
     }
@@ -78,7 +78,7 @@ impl Bars {
         let bar = |(name, length): (N, f64)| Bar { name: name.into(), length };
         Self { title: title.into(), axis, bars: bars.into_iter().map(bar).collect(), measured: false }
     }
-    /// Bars of what was measured.
+    /// Bars of measured values.
     pub fn measured<N: Into<String>>(
         title: impl Into<String>,
         axis: Axis,
@@ -86,8 +86,8 @@ impl Bars {
     ) -> Self {
         Self { measured: true, ..Self::exact(title, axis, bars) }
     }
-    /// From where to where bars can go. The shortest bar of a logarithmic axis begins at a power of ten below its length, so
-    /// that it is seen; a length of 0 has no place there, and no bar.
+    /// The range of the axis. On a logarithmic axis, the shortest bar begins at a power of ten below its length, so that it is
+    /// visible; a length of 0 has no bar.
     pub(super) fn scale(&self) -> Scale {
         let lengths = || self.bars.iter().map(|bar| bar.length).filter(|length| *length > 0.0);
         let (least, most) = span(lengths()).unwrap_or((0.0, 0.0));
@@ -99,7 +99,7 @@ impl Bars {
     }
 }
 
-/// From where to where an axis goes.
+/// The range of an axis.
 #[derive(Clone, Debug)]
 pub(super) struct Scale {
     pub(super) low: f64,
@@ -108,36 +108,36 @@ pub(super) struct Scale {
 }
 
 impl Scale {
-    /// A logarithmic axis that begins at 0 or below is drawn as a linear one; none is without length.
+    /// A logarithmic axis that would begin at 0 or below is drawn as a linear one. The range is never empty.
     pub(super) fn of(axis: &Axis, (low, high): (f64, f64)) -> Self {
         let high = if high > low { high } else { low + 1.0 };
         Self { low, high, logarithmic: axis.logarithmic && low > 0.0 }
     }
-    /// Which part of the way a value has gone, 0 to 1.
+    /// The position of a value on the axis, 0 to 1.
     pub(super) fn part(&self, value: f64) -> f64 {
         let place = |x: f64| if self.logarithmic { x.ln() } else { x };
         let value = value.clamp(self.low, self.high);
         (place(value) - place(self.low)) / (place(self.high) - place(self.low))
     }
-    /// What lies at that part of the way.
+    /// The value at a position.
     pub(super) fn at(&self, part: f64) -> f64 {
         match self.logarithmic {
             true => self.low * (self.high / self.low).powf(part),
             false => self.low + (self.high - self.low) * part,
         }
     }
-    /// In which of `steps` equal steps a value lies.
+    /// The index of the part with a value, if the axis is divided into `steps` equal parts.
     pub(super) fn step(&self, value: f64, steps: usize) -> usize {
         ((self.part(value) * steps as f64) as usize).min(steps - 1)
     }
-    /// In words, behind the axis's name.
+    /// A description of the axis, after its name.
     pub(super) fn shown(&self) -> String {
         let kind = if self.logarithmic { ", logarithmic" } else { "" };
         format!("from {} to {}{kind}", number(self.low), number(self.high))
     }
 }
 
-/// The least and the largest of them.
+/// The least and the largest value; `None` if there are none.
 pub(super) fn span(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
     values.fold(None, |span, x| {
         let (low, high) = span.unwrap_or((x, x));
@@ -145,7 +145,7 @@ pub(super) fn span(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
     })
 }
 
-/// Whole numbers grouped, others with three significant digits: none that is not 0 becomes 0.
+/// Formats whole numbers with separators, others with three significant digits, so that only 0 is shown as 0.
 pub(super) fn number(x: f64) -> String {
     let size = x.abs();
     let sign = if x < 0.0 { "-" } else { "" };
@@ -179,7 +179,7 @@ mod tests {
         assert!(scale.part(10.0) > 0.1);
         let scale = bars(Axis::linear("ns")).scale();
         assert_eq!((scale.low, scale.part(1000.0)), (0.0, 0.25));
-        // Nothing to see: no length, and no division by it.
+        // No lengths, and no division by zero.
         let none = Bars::exact("t", Axis::logarithmic("ns"), [("a", 0.0)]).scale();
         assert_eq!((none.logarithmic, none.part(0.0)), (false, 0.0));
     }

@@ -5,7 +5,7 @@ use super::{Bars, Chart, Claim, Findings, Holds, Part, QUICK, Series, Table};
 use comfy_table::CellAlignment;
 use std::fmt::Write;
 
-/// Columns of a terminal that pictures are drawn for.
+/// The width of a terminal for which pictures are drawn.
 const LINE: usize = 80;
 /// A column's height in eighths of a line.
 const EIGHTHS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
@@ -13,7 +13,7 @@ const EIGHTHS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '�
 const LEFT_EIGHTHS: [char; 7] = ['▏', '▎', '▍', '▌', '▋', '▊', '▉'];
 
 impl Findings {
-    /// All of it as text.
+    /// All findings as text.
     pub fn text(&self) -> String {
         let mut out = format!("{}: {}\nseed {}", self.experiment, self.question, self.seed);
         if let Some(machine) = &self.machine {
@@ -25,7 +25,7 @@ impl Findings {
         }
         let mut claims_follow = false;
         for part in &self.parts {
-            // Claims stand together.
+            // Claims are not separated by blank lines.
             if !(claims_follow && matches!(part, Part::Claim(_))) {
                 out.push('\n');
             }
@@ -44,7 +44,7 @@ impl Findings {
 }
 
 impl Holds {
-    /// In two words.
+    /// The verdict in two words.
     pub fn shown(self) -> &'static str {
         match self {
             Self::Yes => "holds",
@@ -114,7 +114,7 @@ impl Bars {
     }
 }
 
-/// How wide the names are, and what is left of a terminal's line between a name and its number: `most` at most.
+/// The width of the names, and the rest of a terminal's line between a name and its number, at most `most`.
 fn widths(lines: &[(&str, String)], most: usize) -> (usize, usize) {
     let widest = |widths: &mut dyn Iterator<Item = usize>| widths.max().unwrap_or(0);
     let names = widest(&mut lines.iter().map(|(name, _)| name.chars().count()));
@@ -123,13 +123,14 @@ fn widths(lines: &[(&str, String)], most: usize) -> (usize, usize) {
 }
 
 impl Series {
-    /// The curve as a line of columns; between its points it goes straight.
+    /// The curve as a line of columns, with straight segments between its points.
     fn curve(&self, x: &Scale, y: &Scale, width: usize) -> String {
         let column = |column: usize| {
             let at = x.at((column as f64 + 0.5) / width as f64);
             let after = self.points.partition_point(|p| p.0 < at);
             let (Some(left), Some(right)) = (self.points[..after].last(), self.points.get(after)) else {
-                // Before the first point and after the last one the nearest counts, if it lies in this column.
+                // Before the first point and after the last one, the nearest point counts if it is in this
+                // column.
                 let near = self.points.get(after).or(self.points.last())?;
                 return (x.step(near.0, width) == column).then_some(near.1);
             };
@@ -174,7 +175,7 @@ pub(crate) mod tests {
         findings
     }
 
-    /// A tenth of the work gave verdicts that read like any other.
+    /// Regression test: verdicts of a tenth of the work looked like any other.
     #[test]
     fn a_quick_verdict_says_that_it_is_quick() {
         let mut findings = example();

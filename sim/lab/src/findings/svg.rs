@@ -1,4 +1,4 @@
-//! Pictures as SVG, in the colour of the text that they stand in, on no ground of their own: a page may be light or dark.
+//! Pictures as SVG, in the colour of the surrounding text and without a background: a page may be light or dark.
 
 use super::picture::{Axis, Bars, Chart, Scale, number, span};
 use anyhow::anyhow;
@@ -9,8 +9,8 @@ use plotters::element::{DashedPathElement, DynElement, IntoDynElement};
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-/// Colours that people tell apart, whatever they see (Okabe and Ito, "Color Universal Design", 2008). Their yellow is lost on
-/// white and their black on dark pages: grey stands for both.
+/// Colours that people with any colour vision can distinguish (Okabe and Ito, "Color Universal Design", 2008). Their yellow is
+/// invisible on white pages and their black on dark ones: grey replaces both.
 const COLOURS: [RGBColor; 7] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
@@ -20,19 +20,19 @@ const COLOURS: [RGBColor; 7] = [
     RGBColor(86, 180, 233),
     RGBColor(128, 128, 128),
 ];
-/// All in pixels: of a picture, of its lettering, and of a letter of that, roughly.
+/// Sizes in pixels: of a picture, of its lettering, and roughly of a letter.
 const WIDTH: i32 = 900;
 const HEIGHT: i32 = 400;
 const LETTERS: i32 = 16;
 const LETTER: i32 = 8;
-/// What a line of the legend takes up, and a bar with its gap.
+/// The height of a line of the legend, and of a bar with its gap.
 const LINE: i32 = 22;
 
 type Drawn = Result<(), DrawingAreaErrorKind<std::io::Error>>;
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
 impl Chart {
-    /// The curves as an SVG picture; the legend stands beside them.
+    /// The curves as an SVG picture, with a legend next to them.
     pub(super) fn svg(&self) -> anyhow::Result<String> {
         let points = || self.series.iter().flat_map(|s| &s.points);
         let (Some(x), Some(y)) = (span(points().map(|p| p.0)), span(points().map(|p| p.1))) else {
@@ -45,13 +45,13 @@ impl Chart {
     }
 
     fn draw(&self, area: &Area<'_>, x: Scale, y: Scale) -> Drawn {
-        // One curve is named by the title.
+        // A single curve is named by the title.
         let names =
             if self.series.len() > 1 { longest(self.series.iter().map(|s| s.name.as_str())) } else { 0 };
         let (plot, legend) = area.split_horizontally(WIDTH - names - 40);
         let label = || ("sans-serif", LETTERS).into_font();
         let mut chart = ChartBuilder::on(&plot)
-            // Half of the last label of an axis lies beyond it.
+            // Half of an axis's last label extends beyond the axis.
             .margin_right(10)
             .margin_top(12)
             .margin_left(8)
@@ -105,7 +105,7 @@ impl Bars {
     }
 }
 
-/// A picture of so many pixels' height.
+/// A picture with this height in pixels.
 fn drawn(title: &str, height: i32, draw: impl FnOnce(&Area<'_>) -> Drawn) -> anyhow::Result<String> {
     let mut svg = String::new();
     {
@@ -113,11 +113,11 @@ fn drawn(title: &str, height: i32, draw: impl FnOnce(&Area<'_>) -> Drawn) -> any
         draw(&area).map_err(|error| anyhow!("{title}: {error}"))?;
         area.present().map_err(|error| anyhow!("{title}: {error}"))?;
     }
-    // What is black here has the colour of the text around it.
+    // Black becomes the colour of the surrounding text.
     Ok(svg.replace("\"#000000\"", "\"currentColor\""))
 }
 
-/// The `i`th curve: where the colours are used up, they come again with dashes, longer each time.
+/// The `i`th curve. When all colours are used, they repeat with dashes, which get longer each time.
 fn path<'d, C: Clone + 'static>(i: usize, points: Vec<C>) -> DynElement<'static, SVGBackend<'d>, C>
 where
     PathElement<C>: IntoDynElement<'static, SVGBackend<'d>, C>,
@@ -135,23 +135,23 @@ fn text(words: &str, at: (i32, i32), side: HPos) -> Text<'static, (i32, i32), St
     Text::new(words.to_owned(), at, font.pos(Pos::new(side, VPos::Center)))
 }
 
-/// Room for the longest of some words.
+/// The width of the longest of some words.
 fn longest<'w>(words: impl Iterator<Item = &'w str>) -> i32 {
     words.map(|word| word.chars().count() as i32 * LETTER).max().unwrap_or(0)
 }
 
-/// An axis with marks at round places.
+/// An axis with marks at round values.
 struct Marked<'a>(Scale, &'a Axis);
 
 impl Marked<'_> {
-    /// Powers of two for sizes, of ten for all else, with 2 and 5 between if there is room.
+    /// Powers of two for sizes, powers of ten otherwise, with 2 and 5 between if there is room.
     fn ratios(&self, most: usize) -> Vec<f64> {
         let most = most.clamp(2, 12);
         let powers = |base: f64, steps: &[f64], every: i32| -> Vec<f64> {
             let (from, to) = (self.0.low.log(base).floor() as i32, self.0.high.log(base).ceil() as i32);
             let powers = (from..=to).filter(|k| k.rem_euclid(every) == 0).map(|k| base.powi(k));
             let all = powers.flat_map(|power| steps.iter().map(move |step| power * step));
-            // The ends are the data's own, which may be off by their last digits.
+            // The ends are data values, whose last digits may be off.
             let (low, high) = (self.0.low * (1.0 - 1e-9), self.0.high * (1.0 + 1e-9));
             all.filter(|x| (low..=high).contains(x)).collect()
         };
@@ -205,7 +205,7 @@ mod tests {
         }
     }
 
-    /// What is drawn of each curve in the legend: of the same colour only if it is dashed.
+    /// A curve's key in the legend has the same colour, and is dashed if the curve is.
     #[test]
     fn more_curves_than_colours_are_told_apart_by_dashes() {
         let svg = chart(10).svg().unwrap();
@@ -214,7 +214,7 @@ mod tests {
             .filter(|line| line.starts_with("<polyline") && line.contains("stroke-width=\"2\""))
             .collect();
         let solid = |colour: &str| keys.iter().filter(|line| line.contains(colour)).count();
-        // A curve and its key; the first three colours come again, in pieces.
+        // A curve and its key; the first three colours repeat, with dashes.
         assert_eq!(solid("#E69F00"), 2, "{svg}");
         assert!(solid("#0072B2") > 4, "{svg}");
         assert!(svg.contains("curve 9") && !svg.contains("#000000"));

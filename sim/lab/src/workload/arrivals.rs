@@ -1,4 +1,4 @@
-//! When blocks are asked for.
+//! The arrival pattern of new blocks.
 
 use super::error::SpecError;
 use super::rng::Rng;
@@ -8,13 +8,13 @@ use core::str::FromStr;
 
 const EXPECTED: &str = "steady, burst:COUNT,EVERY or poisson:PER_TICK";
 
-/// How many blocks are asked for in each tick. Parsed from text, and printed as it was written.
+/// The number of blocks that are requested in each tick. Parsed from text, and printed as it was written.
 ///
 /// | text | |
 /// |---|---|
-/// | `steady` | one a tick: lifetimes are then counted in allocations |
-/// | `burst:30,100` | 30 at once, every 100 ticks |
-/// | `poisson:1.5` | at random, 1.5 a tick on average |
+/// | `steady` | one per tick: lifetimes are then counted in allocations |
+/// | `burst:30,100` | 30 in one tick, every 100 ticks |
+/// | `poisson:1.5` | at random, 1.5 per tick on average |
 #[derive(Clone, Debug, PartialEq)]
 pub struct Arrivals {
     text: String,
@@ -27,11 +27,11 @@ enum Kind {
     Poisson { per_tick: f64 },
 }
 
-/// [`Arrivals`] under way.
+/// The state of [`Arrivals`] in a run.
 #[derive(Clone, Debug)]
 pub(super) struct Arriving {
     kind: Kind,
-    /// When the next one of a Poisson process comes; the first at 0.
+    /// The time of the next arrival of a Poisson process; the first is at 0.
     next: f64,
 }
 
@@ -42,7 +42,7 @@ impl Arrivals {
 }
 
 impl Arriving {
-    /// How many come in `tick`. Ticks are asked in order.
+    /// The number of arrivals in `tick`. Calls must have increasing ticks.
     pub(super) fn at(&mut self, tick: u64, rng: &mut Rng) -> u64 {
         match self.kind {
             Kind::Burst { count, every } => {
@@ -62,7 +62,7 @@ impl Arriving {
             }
         }
     }
-    /// The first tick after `tick`, which was asked for, in which any can come.
+    /// The first tick after `tick`, the last one passed to `at`, in which there can be arrivals.
     pub(super) fn after(&self, tick: u64) -> u64 {
         match self.kind {
             Kind::Burst { every, .. } => (tick / every + 1) * every,
@@ -75,7 +75,7 @@ impl FromStr for Arrivals {
     type Err = SpecError;
 
     /// # Errors
-    /// An unknown pattern, or a number out of its range.
+    /// The pattern is unknown, or a number is out of its range.
     fn from_str(text: &str) -> Result<Self, SpecError> {
         let spec = Spec::new("arrivals", EXPECTED, text);
         let (name, rest) = spec.parts();

@@ -1,19 +1,19 @@
-//! What can be wrong with a workload, each told with the place and with what would be accepted.
+//! Errors in a workload, each with the place and the accepted values.
 
 use std::path::PathBuf;
 use uslab_trace::TraceError;
 
-/// A distribution that cannot be, as it is written on the command line.
+/// An invalid distribution, as written on the command line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what} {text:?}: {why}; expected {expected}")]
 pub struct SpecError {
-    /// Of what: `sizes`, `lifetimes`, `arrivals`.
+    /// The kind of distribution: `sizes`, `lifetimes`, `arrivals`.
     pub what: &'static str,
     /// The text.
     pub text: String,
-    /// What is wrong with it.
+    /// The reason.
     pub why: String,
-    /// What would be accepted.
+    /// The accepted forms.
     pub expected: &'static str,
 }
 
@@ -21,10 +21,10 @@ pub struct SpecError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpsError {
-    /// The file cannot be read, or a kernel's trace is wrong.
+    /// The file cannot be read, or a kernel's trace is invalid.
     #[error(transparent)]
     Trace(#[from] TraceError),
-    /// A line that is no operation, or one that cannot be.
+    /// A line is not an operation, or one that is impossible.
     #[error("{}:{line}: {why}: {text:?}; expected {expected}", path.display())]
     Line {
         /// The file.
@@ -33,9 +33,9 @@ pub enum OpsError {
         line: u64,
         /// The line's text, shortened.
         text: String,
-        /// What is wrong with it.
+        /// The reason.
         why: String,
-        /// What would be accepted.
+        /// The accepted lines.
         expected: &'static str,
     },
     /// The file holds no lines.
@@ -43,35 +43,35 @@ pub enum OpsError {
     NoText {
         /// The file.
         path: PathBuf,
-        /// What it is instead.
+        /// A description of what it is instead.
         why: &'static str,
-        /// What would be accepted.
+        /// The accepted lines.
         expected: &'static str,
     },
-    /// The file ends before its header says.
+    /// The file ends before the number in its header is reached.
     #[error("{}: ends after line {line}, with {found} of {said} {what}", path.display())]
     Early {
         /// The file.
         path: PathBuf,
-        /// Its last line.
+        /// The number of its last line.
         line: u64,
-        /// Of what.
+        /// What is counted.
         what: &'static str,
-        /// How many there are.
+        /// The number found.
         found: u64,
-        /// How many the header says.
+        /// The number in the header.
         said: u64,
     },
-    /// There are more than the header says.
+    /// There are more than the header states.
     #[error("{}:{line}: more {what} than the {said} that the header says", path.display())]
     Late {
         /// The file.
         path: PathBuf,
-        /// The first line too many.
+        /// The number of the first surplus line.
         line: u64,
-        /// Of what.
+        /// What is counted.
         what: &'static str,
-        /// How many the header says.
+        /// The number in the header.
         said: u64,
     },
 }

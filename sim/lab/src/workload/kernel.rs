@@ -1,8 +1,8 @@
-//! A kernel's memory trace as operations: its objects, by the bytes that were asked for.
+//! A kernel's memory trace as operations: its objects, with the requested sizes.
 //!
-//! What a kernel keeps in caches is here what its callers wanted of it. Frees of objects from before the trace, or of those whose
-//! allocation had no event, have no block and are counted; pages are left to the page allocator. Objects of a trace have no
-//! alignment in it: 8 bytes, the kernel's least.
+//! Sizes are what the kernel's callers requested, not what its caches have. Frees of objects from before the trace, or of objects
+//! whose allocation had no event, have no block and are counted; pages are ignored. A trace has no alignments: 8 bytes are
+//! assumed, the kernel's least.
 
 use super::op::Op;
 use core::alloc::Layout;
@@ -13,7 +13,7 @@ use uslab_trace::{FreeOrigin, OpKind, Recording, Resolver, TraceError};
 
 const ALIGN: usize = 8;
 
-/// The operations of a kernel's trace, read as they are needed.
+/// The operations of a kernel's trace, read lazily.
 #[derive(Debug)]
 pub struct KernelOps {
     ops: Resolver,
@@ -24,7 +24,7 @@ pub struct KernelOps {
 }
 
 impl KernelOps {
-    /// Reads the trace at `path`, ftrace, `perf script` or `trace-cmd report` text; `-` is standard input.
+    /// Opens the trace at `path`, text of ftrace, `perf script` or `trace-cmd report`; `-` is standard input.
     ///
     /// # Errors
     /// As [`Recording::open`].
@@ -34,13 +34,13 @@ impl KernelOps {
     /// The operations of a recording.
     ///
     /// # Errors
-    /// The temporary file of a long trace fails.
+    /// The temporary file for a long trace fails.
     pub fn of(recording: Recording) -> Result<Self, TraceError> {
         let ops = recording.resolve(None::<&SlabInfo>)?;
         Ok(Self { ops, live: FxHashMap::default(), next: 0, unseen: 0 })
     }
 
-    /// Frees of objects whose allocation was not seen, so far.
+    /// Frees so far of objects whose allocation was not seen.
     pub fn unseen(&self) -> u64 {
         self.unseen
     }
@@ -67,7 +67,7 @@ impl Iterator for KernelOps {
                     let id = self.next;
                     self.next += 1;
                     self.live.insert(ptr.0, id);
-                    // Objects are at most 4 MiB, and a size of nothing still has an address.
+                    // Objects are at most 4 MiB, and an object of 0 bytes still has an address.
                     let layout = Layout::from_size_align(bytes_req.max(1) as usize, ALIGN).ok();
                     layout.map(|layout| Op::Alloc { id, layout })
                 }
@@ -102,7 +102,7 @@ mod tests {
         let free = |time, ptr: u32| {
             format!("  sh-1 [000] ..... 1.{time:06}: kfree: call_site=f+0x1/0x2 ptr=00000000{ptr:08x}\n")
         };
-        // The second allocation at one address tells of a free without an event.
+        // A second allocation at one address implies a free without an event.
         let text = [
             free(0, 0x10),
             alloc(1, 0x20, 100),

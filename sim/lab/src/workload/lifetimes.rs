@@ -1,4 +1,4 @@
-//! How long blocks live, and when they come.
+//! The lifetimes of blocks.
 
 use super::error::SpecError;
 use super::rng::Rng;
@@ -18,9 +18,9 @@ const LIFETIMES: &str = "fixed:TICKS, uniform:MIN..MAX, exponential:MEAN, bimoda
 /// |---|---|
 /// | `fixed:100` | 100 |
 /// | `uniform:1..1000` | each as likely as any other |
-/// | `exponential:100` | as if each block died with one chance in 100 a tick |
-/// | `bimodal:20,5000,0.05` | exponential of mean 20, but for a share of 5 % of mean 5000 (or `forever`) |
-/// | `forever` | none is freed |
+/// | `exponential:100` | each block dies with a probability of 1/100 per tick |
+/// | `bimodal:20,5000,0.05` | exponential with mean 20; for 5 % of the blocks with mean 5000 (or `forever`) |
+/// | `forever` | no block is freed |
 #[derive(Clone, Debug, PartialEq)]
 pub struct Lifetimes {
     text: String,
@@ -36,7 +36,7 @@ enum Lifetime {
 }
 
 impl Lifetimes {
-    /// One lifetime in ticks, at least 1; `None`: it lives to the end.
+    /// Draws a lifetime in ticks, at least 1; `None` if the block lives to the end.
     pub fn sample(&self, rng: &mut Rng) -> Option<u64> {
         let mean = match self.kind {
             Lifetime::Uniform(least, most) => return Some(rng.within(least, most)),
@@ -58,7 +58,7 @@ impl FromStr for Lifetimes {
     type Err = SpecError;
 
     /// # Errors
-    /// An unknown distribution, or a number out of its range.
+    /// The distribution is unknown, or a number is out of its range.
     fn from_str(text: &str) -> Result<Self, SpecError> {
         let spec = Spec::new("lifetimes", LIFETIMES, text);
         let (name, rest) = spec.parts();

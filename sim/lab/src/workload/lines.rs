@@ -1,44 +1,44 @@
-//! A file of lines, plain or compressed, with the place of each for errors.
+//! The lines of a file, plain or compressed, with their places for errors.
 
 use super::error::OpsError;
 use std::path::{Path, PathBuf};
 use uslab_trace::{NO_TRACE, Source, TraceError};
 
-/// How much of a line an error shows, in characters.
+/// Characters of a line that an error shows.
 const SHOWN: usize = 80;
 
-/// The lines of a file that are not blank.
+/// The lines of a file, except blank ones.
 #[derive(Debug)]
 pub(super) struct Lines {
     source: Source,
     path: PathBuf,
     chunk: String,
-    /// Where the next line begins, and its number.
+    /// The offset of the next line in the chunk, and its number.
     at: usize,
     number: u64,
-    /// Whether a line was handed out.
+    /// `true` if a line was returned.
     begun: bool,
 }
 
-/// One of them.
+/// A line of the file.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Line<'l> {
     path: &'l Path,
-    /// From 1.
+    /// The line's number, from 1.
     pub(super) number: u64,
-    /// Whether it is the first that is not blank.
+    /// `true` if it is the first line that is not blank.
     pub(super) first: bool,
-    /// Without blanks at its ends.
+    /// The text without blanks at its ends.
     pub(super) text: &'l str,
 }
 
 impl Lines {
-    /// Opens `path`, which has lines of `expected`; `-` is standard input.
+    /// Opens `path`, whose lines should be as `expected` describes; `-` is standard input.
     pub(super) fn open(path: &Path, expected: &'static str) -> Result<Self, OpsError> {
         let no_text = |path, why| OpsError::NoText { path, why, expected };
         Source::open(path).map(Self::of).map_err(|error| match error {
             TraceError::Directory { path } => no_text(path, "a directory"),
-            // Other hints say what to do with the file, whatever is wanted of it.
+            // Other hints say what to do with the file, and apply here, too.
             TraceError::Binary { path, hint } if hint == NO_TRACE => no_text(path, "not text"),
             error => error.into(),
         })
@@ -49,7 +49,7 @@ impl Lines {
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
-    /// Lines read so far.
+    /// The number of lines read so far.
     pub(super) fn number(&self) -> u64 {
         self.number
     }
@@ -58,7 +58,7 @@ impl Lines {
         loop {
             if self.at == self.chunk.len() {
                 let Some(chunk) = self.source.next_chunk()? else { return Ok(None) };
-                // What is no UTF-8 is no number either: the line will be told.
+                // A line that is not UTF-8 is not valid anyway, and will be reported.
                 self.chunk = String::from_utf8_lossy(chunk.text).into_owned();
                 self.at = 0;
             }
@@ -77,7 +77,7 @@ impl Lines {
 }
 
 impl Line<'_> {
-    /// Whether it names the columns, as the first line may: in letters of either case.
+    /// Returns `true` if it contains these column names, as the first line may, in letters of either case.
     pub(super) fn names(&self, columns: &[&str]) -> bool {
         let mut fields = self.text.split(',').map(str::trim);
         self.first
@@ -85,7 +85,7 @@ impl Line<'_> {
                 .iter()
                 .all(|column| fields.next().is_some_and(|field| field.eq_ignore_ascii_case(column)))
     }
-    /// An error about this line.
+    /// Creates an error about this line.
     pub(super) fn wrong(&self, why: impl Into<String>, expected: &'static str) -> OpsError {
         OpsError::Line {
             path: self.path.to_owned(),

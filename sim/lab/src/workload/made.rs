@@ -1,4 +1,4 @@
-//! Operations made from distributions.
+//! Operations generated from distributions.
 
 use super::Ops;
 use super::arrivals::{Arrivals, Arriving};
@@ -12,10 +12,10 @@ use core::alloc::Layout;
 use core::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// A workload of distributions and a seed.
+/// A workload defined by distributions and a seed.
 ///
-/// In each tick first those blocks are freed whose time has come, the oldest first, then the new ones are allocated. It ends
-/// after so many operations; what lives then is the driver's to free.
+/// In each tick, first the blocks whose time has come are freed, the oldest first, then new ones are allocated. It ends after
+/// `operations` operations; the driver must free the blocks that are live then.
 ///
 /// ```
 /// use uslab_lab::workload::{Op, Workload};
@@ -29,23 +29,23 @@ use std::collections::BinaryHeap;
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Workload {
-    /// How large blocks are.
+    /// The distribution of sizes.
     pub sizes: Sizes,
-    /// How long they live.
+    /// The distribution of lifetimes.
     pub lifetimes: Lifetimes,
-    /// When they come.
+    /// The arrival pattern.
     pub arrivals: Arrivals,
-    /// Their alignment, in bytes.
+    /// The alignment of all blocks, in bytes.
     pub align: usize,
-    /// How many operations, allocations and frees together.
+    /// The number of operations: allocations and frees together.
     pub operations: u64,
-    /// What is random follows from it.
+    /// Determines all random choices.
     pub seed: u64,
 }
 
 impl Default for Workload {
-    /// Sizes of 16 to 1024 bytes, most blocks short-lived, one a tick: the tutorial's fragmentation demo ("Memory Allocators from
-    /// Scratch"), 10,000 operations.
+    /// Sizes of 16 to 1024 bytes, most blocks short-lived, one arrival per tick: the tutorial's fragmentation demo ("Memory
+    /// Allocators from Scratch"), 10,000 operations.
     fn default() -> Self {
         let right = "the defaults are right";
         Self {
@@ -60,10 +60,10 @@ impl Default for Workload {
 }
 
 impl Workload {
-    /// Its operations.
+    /// The operations of this workload.
     ///
     /// # Errors
-    /// The alignment is none.
+    /// The alignment is invalid.
     pub fn made(&self) -> Result<Made, SpecError> {
         if !self.align.is_power_of_two() || self.align > MOST_ALIGN {
             return Err(SpecError {
@@ -86,7 +86,7 @@ impl Workload {
             deaths: BinaryHeap::new(),
         })
     }
-    /// The same, as those of any workload.
+    /// The operations as a general [`Ops`].
     ///
     /// # Errors
     /// As [`made`](Self::made).
@@ -107,9 +107,9 @@ pub struct Made {
     /// The number of the next block.
     next: u64,
     tick: u64,
-    /// Blocks that still come in this tick; `None` before anybody asked.
+    /// Arrivals left in this tick; `None` before the first operation.
     coming: Option<u64>,
-    /// When blocks die, the soonest first, of these the oldest.
+    /// The death times of blocks, the soonest first, then the oldest.
     deaths: BinaryHeap<Reverse<(u64, u64)>>,
 }
 
@@ -145,11 +145,11 @@ impl Iterator for Made {
                 if let Some(ticks) = self.lifetimes.sample(&mut self.rng) {
                     self.deaths.push(Reverse((self.tick + ticks, id)));
                 }
-                // Sizes and alignments were checked: no layout is too large.
+                // Sizes and alignments were checked, so each layout is valid.
                 return Some(Op::Alloc { id, layout: Layout::from_size_align(size, self.align).ok()? });
             }
             self.coming = None;
-            // Nothing happens before the next arrival or death, which may be far off.
+            // Skips to the next arrival or death, which may be far off.
             let arrival = self.arriving.after(self.tick);
             self.tick = self.deaths.peek().map_or(arrival, |Reverse((death, _))| arrival.min(*death));
         }
@@ -209,7 +209,7 @@ mod tests {
         assert_eq!(ids, [('a', 0), ('a', 1), ('f', 0), ('a', 2), ('f', 1), ('a', 3), ('f', 2)]);
     }
 
-    /// Each tick was looked at in turn: 2^32 of them between two blocks never ended.
+    /// Regression test: each tick was processed, and 2^32 ticks between two blocks never ended.
     #[test]
     fn ticks_in_which_nothing_happens_cost_nothing() {
         let workload = Workload {
@@ -239,7 +239,7 @@ mod tests {
                     (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
                 })
         };
-        // Recorded once: they must never change, on no machine.
+        // Recorded once: they must never change, on any machine.
         assert_eq!((print(1), print(2)), GOLDEN);
     }
     const GOLDEN: (u64, u64) = (716_922_117_284_149_679, 5_789_594_536_433_968_848);

@@ -1,4 +1,4 @@
-//! Workloads: what is asked of an allocator, as data.
+//! Workloads: sequences of requests to an allocator, as data.
 //!
 //! ```text
 //!  sizes × lifetimes × arrivals, and a seed ──┐
@@ -10,15 +10,15 @@
 //!
 //! | module | |
 //! |---|---|
-//! | [`op`] | an operation |
-//! | [`sizes`], [`lifetimes`], [`arrivals`] | the three parts of a made workload |
+//! | [`op`] | an operation on a block |
+//! | [`sizes`], [`lifetimes`], [`arrivals`] | the three parts of a generated workload |
 //! | [`kernel`] | a kernel's trace |
 //! | `recorded` | the malloc lab's traces and CSV |
 //! | [`rng`] | random numbers that stay the same |
-//! | [`error`] | what can be wrong |
+//! | [`error`] | errors in workloads |
 //!
-//! Made lifetimes are a model. Wilson and others ("Dynamic Storage Allocation: A Survey and Critical Review", 1995) warn that
-//! random traces do not behave as programs do: for claims about programs, drive recorded ones.
+//! Generated lifetimes are a model. Wilson and others ("Dynamic Storage Allocation: A Survey and Critical Review", 1995) warn
+//! that random traces do not behave like programs: for claims about programs, use recorded ones.
 
 pub mod arrivals;
 pub mod error;
@@ -47,20 +47,20 @@ use std::path::Path;
 /// The operations of any workload.
 #[derive(Debug)]
 pub enum Ops {
-    /// Made from distributions.
+    /// Generated from distributions.
     Made(Box<Made>),
-    /// Recorded, and read before.
+    /// Recorded, and read completely.
     Recorded(std::vec::IntoIter<Op>),
-    /// A kernel's, read as they are needed.
+    /// A kernel's trace, read lazily.
     Kernel(Box<KernelOps>),
 }
 
 impl Ops {
-    /// The operations of a file: `.rep` is a malloc lab's trace, `.csv` has an operation a line, anything else is a kernel's trace;
-    /// each may be compressed (and have `.gz`, `.xz` or `.zst` behind its name).
+    /// Opens a file: `.rep` is a malloc lab's trace, `.csv` has an operation on each line, anything else is a kernel's trace;
+    /// each may be compressed (and have `.gz`, `.xz` or `.zst` after its name).
     ///
     /// # Errors
-    /// The file cannot be read, or is not what its name says: see [`OpsError`].
+    /// The file cannot be read, or its contents do not match its name: see [`OpsError`].
     pub fn open(path: &Path) -> Result<Self, OpsError> {
         let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         let packed = [".gz", ".xz", ".zst"].into_iter().find_map(|suffix| name.strip_suffix(suffix));
@@ -105,7 +105,7 @@ mod tests {
         let read = |path: &Path| Ops::open(path).unwrap().collect::<Result<Vec<_>, _>>().unwrap();
         let plain = read(&put("short.rep", rep));
         let packed = zstd::encode_all(&rep[..], 1).unwrap();
-        // Which compression it is, its content tells.
+        // The content determines the kind of compression.
         for name in ["short.rep.zst", "short.rep.gz", "short.rep.xz"] {
             assert_eq!(read(&put(name, &packed)), plain);
         }

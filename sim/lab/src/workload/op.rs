@@ -1,27 +1,27 @@
-//! What is done to an allocator, whichever it is.
+//! An operation on any allocator.
 
 use core::alloc::Layout;
 
-/// One operation on a block, which is known by a number.
+/// An operation on a block, which is identified by a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
-    /// Allocate it. No block of the number is there.
+    /// Allocates a block. No block with this number exists.
     Alloc {
-        /// Its number.
+        /// The block's number.
         id: u64,
-        /// Its size, at least a byte, and alignment.
+        /// Its size, at least one byte, and its alignment.
         layout: Layout,
     },
-    /// Free it. It is there.
+    /// Frees a block, which exists.
     Free {
-        /// Its number.
+        /// The block's number.
         id: u64,
     },
-    /// Make it larger or smaller, with what fits of its bytes. It is there.
+    /// Resizes a block, which exists, and keeps the contents that fit.
     Resize {
-        /// Its number.
+        /// The block's number.
         id: u64,
-        /// Its size and alignment from now on.
+        /// The new size and alignment.
         layout: Layout,
     },
 }

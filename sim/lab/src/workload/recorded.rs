@@ -1,11 +1,11 @@
-//! Operations that were recorded: the malloc lab's traces, and CSV.
+//! Recorded operations: the malloc lab's traces, and CSV.
 //!
-//! A `.rep` file (Bryant and O'Hallaron's malloc lab) begins with four numbers, a line each: a heap size, how many ids there
-//! are, how many operations, and a weight. Then an operation a line: `a ID BYTES`, `r ID BYTES`, `f ID`. A CSV file has lines of
-//! `op,id,size[,align]`, with the same letters or `alloc`, `resize`, `free`; size and alignment of a free are left out; the
-//! first line may name the columns.
+//! A `.rep` file (Bryant and O'Hallaron's malloc lab) begins with four numbers, each on a line: a heap size, the number of ids,
+//! the number of operations, and a weight. Then each line has an operation: `a ID BYTES`, `r ID BYTES`, `f ID`. A CSV file has
+//! lines of `op,id,size[,align]`, with the same letters or `alloc`, `resize`, `free`; a free has no size and alignment; the first
+//! line may name the columns.
 //!
-//! All of a file is read and checked before it is driven: an operation on a block that is not there is an error of its line.
+//! The whole file is read and checked before it is driven: an operation on a block that does not exist is an error at its line.
 
 use super::error::OpsError;
 use super::lines::{Line, Lines};
@@ -13,7 +13,7 @@ use super::op::Op;
 use core::alloc::Layout;
 use rustc_hash::FxHashMap;
 
-/// What malloc promises, and so what these traces were recorded with.
+/// The alignment that malloc guarantees, with which these traces were recorded.
 const MALLOC_ALIGN: usize = 16;
 /// The largest alignment, in bytes.
 pub(super) const MOST_ALIGN: usize = 1 << 30;
@@ -25,15 +25,15 @@ pub(super) const CSV: &str = "`alloc,ID,SIZE[,ALIGN]`, `resize,ID,SIZE[,ALIGN]` 
      `op,id,size[,align]`";
 const SIZE: &str = "1 to 2^40 bytes";
 
-/// Which blocks are there.
+/// The state of all blocks.
 #[derive(Debug, Default)]
 struct Trail {
-    /// Each id that was named, and whether its block is there.
+    /// For each id that occurred, `true` if its block exists.
     live: FxHashMap<u64, bool>,
 }
 
 impl Trail {
-    /// The operation of a line, if it can be done now. `size` is absent in a free.
+    /// The operation of a line, if it is possible in this state. `size` is absent in a free.
     fn op(
         &mut self,
         line: &Line<'_>,
@@ -151,7 +151,7 @@ pub(super) fn csv(mut lines: Lines) -> Result<Vec<Op>, OpsError> {
         if line.names(&["op", "id"]) {
             continue;
         }
-        // A free may have empty columns.
+        // The columns of a free may be empty.
         let given = fields.iter().rposition(|field| !field.is_empty()).map_or(0, |last| last + 1);
         let parsed = match (fields.first().and_then(|op| What::of(op)), &fields[..given]) {
             (Some(What::Free), [_, id]) => Some((What::Free, id, None, None)),

@@ -1,11 +1,11 @@
 //! Random numbers that are the same on any machine and in any later version.
 //!
 //! - The generator is a named algorithm with a published definition: PCG XSL RR 128/64 (O'Neill, "PCG: A Family of Simple Fast
-//!   Space-Efficient Statistically Good Algorithms", 2014). State and stream are given directly, not through a library's way to
-//!   spread a seed, which may change.
-//! - Whole numbers below a bound are the high half of a product, a rule of one line that is written here.
-//! - Logarithms, powers and the like come from the crate `libm`, in software: the standard library's are the platform's and
-//!   differ in the last bit. What remains are IEEE 754's additions and multiplications, which are the same everywhere.
+//!   Space-Efficient Statistically Good Algorithms", 2014). State and stream are set directly, not by a library's seeding
+//!   function, which may change.
+//! - Integers below a bound are the high half of a product, a one-line rule that is written here.
+//! - Logarithms, powers and the like come from the crate `libm`, in software: the standard library uses the platform's, which
+//!   differ in the last bit. What remains are IEEE 754 additions and multiplications, which are the same everywhere.
 
 use rand_pcg::Pcg64;
 use rand_pcg::rand_core::Rng as _;
@@ -16,14 +16,14 @@ pub struct Rng {
     generator: Pcg64,
 }
 
-/// Which stream of the generator: any constant.
+/// The generator's stream: any constant.
 const STREAM: u128 = 0x6c61_625f_776f_726b_6c6f_6164_5f73_6c61;
 
 impl Rng {
-    /// The sequence of `seed`.
+    /// Creates the sequence of `seed`.
     pub fn new(seed: u64) -> Self {
         let mut generator = Pcg64::new(u128::from(seed) << 64 | u128::from(!seed), STREAM);
-        // Seeds that differ in one bit begin alike otherwise.
+        // Otherwise seeds that differ in one bit would begin alike.
         for _ in 0..4 {
             generator.next_u64();
         }
@@ -32,39 +32,39 @@ impl Rng {
 
     /// A number below `bound`; 0 if that is 0.
     ///
-    /// Some come up more often than others by `bound / 2^64`.
+    /// Some values are more likely than others by `bound / 2^64`.
     pub fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.generator.next_u64()) * u128::from(bound)) >> 64) as u64
     }
-    /// A number of the range, its ends included.
+    /// A number in the range, ends included.
     pub fn within(&mut self, least: u64, most: u64) -> u64 {
         least + self.below((most - least).saturating_add(1))
     }
-    /// 0 or more and less than 1, in steps of `2^-53`.
+    /// A number from 0 to less than 1, in steps of `2^-53`.
     pub fn unit(&mut self) -> f64 {
         (self.generator.next_u64() >> 11) as f64 * (1.0 / (1_u64 << 53) as f64)
     }
-    /// Exponentially distributed with that mean.
+    /// A number from the exponential distribution with this mean.
     pub fn exponential(&mut self, mean: f64) -> f64 {
         -mean * libm::log(1.0 - self.unit())
     }
-    /// Normally distributed, mean 0 and deviation 1 (Box and Muller, 1958).
+    /// A number from the normal distribution with mean 0 and deviation 1 (Box and Muller, 1958).
     pub fn normal(&mut self) -> f64 {
         let radius = libm::sqrt(-2.0 * libm::log(1.0 - self.unit()));
         radius * libm::cos(core::f64::consts::TAU * self.unit())
     }
 }
 
-/// Values, each as often as its weight says.
+/// Values that are drawn in proportion to their weights.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Weighted {
     values: Vec<usize>,
-    /// The weights up to each value, its own included.
+    /// The sum of weights up to each value, including its own.
     ends: Vec<u64>,
 }
 
 impl Weighted {
-    /// `None` if there is no weight, or more than a `u64` holds.
+    /// `None` if there is no weight, or their sum exceeds a `u64`.
     pub(super) fn new(pairs: impl IntoIterator<Item = (usize, u64)>) -> Option<Self> {
         let (mut values, mut ends, mut sum) = (vec![], vec![], 0_u64);
         for (value, weight) in pairs.into_iter().filter(|(_, weight)| *weight > 0) {
@@ -86,8 +86,8 @@ mod tests {
 
     #[test]
     fn the_sequence_of_a_seed_is_what_it_was() {
-        // Recorded once, and what the published definition gives when it is written down anew in another language. They must
-        // never change.
+        // Recorded once, and confirmed by another implementation of the published definition in another language. They must never
+        // change.
         let mut rng = Rng::new(1);
         assert_eq!([0; 4].map(|_| rng.below(1000)), [72, 715, 602, 800]);
         assert_eq!((rng.unit() * 1e15) as u64, 364_190_357_484_221);

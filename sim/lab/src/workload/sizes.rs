@@ -1,4 +1,4 @@
-//! How large requests are.
+//! The sizes of requests.
 
 use super::error::SpecError;
 use super::lines::Lines;
@@ -10,9 +10,9 @@ use std::path::Path;
 
 /// The largest request, in bytes.
 pub const MOST: u64 = 1 << 30;
-/// Where a log-normal distribution is cut off, if nothing is said.
+/// The default bound of a log-normal distribution.
 const CUT: u64 = 1 << 20;
-/// The most sizes that Zipf's law gets.
+/// The most sizes of a Zipf distribution.
 const RANKS: u64 = 1 << 20;
 
 const EXPECTED: &str = "fixed:BYTES, uniform:MIN..MAX, lognormal:MEDIAN,SIGMA[,MAX], zipf:EXPONENT,MIN..MAX[,STEP] or \
@@ -24,9 +24,9 @@ const EXPECTED: &str = "fixed:BYTES, uniform:MIN..MAX, lognormal:MEDIAN,SIGMA[,M
 /// |---|---|
 /// | `fixed:64` | 64 |
 /// | `uniform:16..4096` | each from 16 to 4096 as likely as any other |
-/// | `lognormal:100,1.2` | half of them above 100; their logarithm's deviation is 1.2; cut off at 1 MiB, or the third number |
-/// | `zipf:1.1,16..4096` | 16, 32, 48 ...: the k-th as often as `1 / k^1.1`; the step is 16, or the third argument |
-/// | `histogram:FILE` | as the file's lines of `size,count` say |
+/// | `lognormal:100,1.2` | half of them above 100; the deviation of their logarithm is 1.2; cut off at 1 MiB, or at the third number |
+/// | `zipf:1.1,16..4096` | 16, 32, 48 ...: the k-th in proportion to `1 / k^1.1`; the step is 16, or the third argument |
+/// | `histogram:FILE` | by the file's lines of `size,count` |
 ///
 /// ```
 /// use uslab_lab::workload::{Rng, Sizes};
@@ -51,13 +51,13 @@ enum Kind {
 }
 
 impl Sizes {
-    /// One size, in bytes, at least 1.
+    /// Draws a size in bytes, at least 1.
     pub fn sample(&self, rng: &mut Rng) -> usize {
         match &self.kind {
             Kind::Fixed(bytes) => *bytes as usize,
             Kind::Uniform(least, most) => rng.within(*least, *most) as usize,
             Kind::LogNormal { median, sigma, most } => {
-                // The conversion goes to the next number there is: what is too large is cut off below.
+                // The conversion saturates, and larger values are cut off below.
                 let bytes = (median * libm::exp(sigma * rng.normal())) as u64;
                 bytes.clamp(1, *most) as usize
             }
@@ -70,7 +70,7 @@ impl FromStr for Sizes {
     type Err = SpecError;
 
     /// # Errors
-    /// An unknown distribution, a number out of its range, a file that is no histogram.
+    /// The distribution is unknown, a number is out of its range, or a file is not a histogram.
     fn from_str(text: &str) -> Result<Self, SpecError> {
         let spec = Spec::new("sizes", EXPECTED, text);
         let (name, rest) = spec.parts();
@@ -105,7 +105,7 @@ fn zipf(spec: &Spec<'_>, rest: &str) -> Result<Weighted, SpecError> {
     if ranks > RANKS {
         return spec.wrong(format!("{ranks} sizes, and {RANKS} are the most"));
     }
-    // In whole numbers, so that no sum depends on its order; the first weighs 2^40, and none nothing.
+    // In integers, so that no sum depends on its order; the first weighs 2^40, and no weight is 0.
     let weight = |rank: u64| (libm::pow(rank as f64, -exponent) * (1_u64 << 40) as f64) as u64;
     let weighted = Weighted::new((0..ranks).map(|i| ((least + i * step) as usize, weight(i + 1).max(1))));
     weighted.map_or_else(|| spec.wrong("no sizes"), Ok)
@@ -168,7 +168,7 @@ mod tests {
         let mut normal = sizes("lognormal:100,1.2", 10_001);
         normal.sort_unstable();
         assert!((95..105).contains(&normal[5000]), "the median is {}", normal[5000]);
-        // One deviation above the median are 15.9 %: 100 * e^1.2 = 332.
+        // One deviation above the median is at 84.1 %: 100 * e^1.2 = 332.
         assert!((320..345).contains(&normal[8413]), "{}", normal[8413]);
         assert_eq!(sizes("lognormal:1000,3,2000", 1000).into_iter().max(), Some(2000));
         assert_eq!(sizes("lognormal:1,10", 1000).into_iter().min(), Some(1));

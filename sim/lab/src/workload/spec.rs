@@ -1,10 +1,10 @@
-//! Distributions as they are written: `name:argument,argument`.
+//! Parses distributions: `name:argument,argument`.
 
 use super::error::SpecError;
 use core::fmt::Display;
 use core::str::FromStr;
 
-/// A text that is being understood.
+/// A text that is being parsed.
 #[derive(Clone, Copy)]
 pub(super) struct Spec<'t> {
     what: &'static str,
@@ -25,7 +25,7 @@ impl<'t> Spec<'t> {
         })
     }
 
-    /// The name, and what comes behind the colon.
+    /// The name, and the text after the colon.
     pub(super) fn parts(&self) -> (&'t str, &'t str) {
         self.text.split_once(':').unwrap_or((self.text, ""))
     }
@@ -33,7 +33,7 @@ impl<'t> Spec<'t> {
         self.wrong(format!("unknown distribution {name:?}"))
     }
 
-    /// `least` to `most` arguments.
+    /// Splits the text into `least` to `most` arguments.
     pub(super) fn arguments(
         &self,
         of: &'t str,
@@ -47,7 +47,7 @@ impl<'t> Spec<'t> {
         let wanted = if least == most { least.to_string() } else { format!("{least} to {most}") };
         self.wrong(format!("{} arguments, not {wanted}", arguments.len()))
     }
-    /// A number from `least` to `most`.
+    /// Parses a number from `least` to `most`.
     pub(super) fn number<N>(&self, name: &str, text: &str, least: N, most: N) -> Result<N, SpecError>
     where
         N: FromStr + PartialOrd + Display + Copy,
@@ -57,7 +57,7 @@ impl<'t> Spec<'t> {
             _ => self.wrong(format!("{name} {text:?} is no number from {least} to {most}")),
         }
     }
-    /// `least..most`, both included.
+    /// Parses `least..most`, both included.
     pub(super) fn range(&self, text: &str, least: u64, most: u64) -> Result<(u64, u64), SpecError> {
         let Some((from, to)) = text.split_once("..") else {
             return self.wrong(format!("{text:?} is no range"));

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use uslab_buddy::MAX_ORDER;
 
-/// How many orders there are.
+/// Number of orders.
 pub(super) const ORDERS: usize = MAX_ORDER as usize + 1;
 
-/// Pages of a block of the largest order. No block reaches from one chunk into another.
+/// Pages of a block of the largest order. No block extends over two chunks.
 pub(super) const CHUNK: usize = 1 << MAX_ORDER;
 const WORDS: usize = CHUNK / 64;
 
@@ -27,7 +27,7 @@ struct Chunk {
 }
 
 impl FreePages {
-    /// Pages that have events, each with whether it is free.
+    /// Makes the set of the pages that have events; the second value of each is `true` if it is free.
     pub(super) fn of(known: &[(u64, bool)]) -> Self {
         let mut pages = Self::default();
         for &(pfn, free) in known {
@@ -38,7 +38,7 @@ impl FreePages {
         pages
     }
 
-    /// Makes a page free, or not. Returns whether it was.
+    /// Makes a page free, or not free. Returns `true` if it was free.
     pub(super) fn set(&mut self, pfn: u64, free: bool) -> bool {
         let chunk = self.chunks.entry(pfn / CHUNK as u64).or_default();
         let (word, bit) = (&mut chunk.free[pfn as usize % CHUNK / 64], 1 << (pfn % 64));
@@ -64,12 +64,13 @@ impl FreePages {
         sum
     }
 
-    /// Makes pages without an event free where they are parts of blocks that the kernel's table counts, by order.
+    /// Makes pages without an event free if they are parts of blocks that the kernel's table counts, by order.
     ///
-    /// A block can only be where no page is known to be in use. If some are known to be free, its first page is among
-    /// them: a block that is split keeps its lower half to take from, so its first page leaves before all others. If none
-    /// is, some of its buddy are: it is what remained of a larger block. The table says how many blocks there are, from
-    /// the largest order down. Those with the most free pages come first.
+    /// A block cannot contain a page that is known to be in use. If some of its pages are known to be free, its first page must
+    /// be one of them: the kernel takes pages from the lower half of a block that it splits, so the first page leaves before all
+    /// others. If none is known to be free, its buddy must have pages with events: the block is then the rest of a larger one.
+    /// The table has the number of blocks, which are placed from the largest order down, the candidates with the most free pages
+    /// first.
     ///
     /// Blocks far from all events get no place. They never change and never merge.
     pub(super) fn place(&mut self, pages: &Range<u64>, table: &[u64]) {
@@ -113,7 +114,7 @@ impl FreePages {
         }
     }
 
-    /// How many bits are set among those of a block.
+    /// The number of bits set in the part of the words that belongs to a block.
     fn count(&self, block: u64, order: u8, bits: impl Fn(&Chunk, usize) -> u64) -> u64 {
         let Some(chunk) = self.chunks.get(&(block / CHUNK as u64)) else { return 0 };
         let at = block as usize % CHUNK;
@@ -125,14 +126,14 @@ impl FreePages {
     }
 }
 
-/// The numbers of the chunks that have some of these pages.
+/// The numbers of the chunks that these pages touch.
 fn chunks(pages: &Range<u64>) -> Range<u64> {
     pages.start / CHUNK as u64..pages.end.div_ceil(CHUNK as u64)
 }
 
 /// The free blocks of a chunk by order, up to order `most`.
 fn blocks(free: &[u64; WORDS], most: u8) -> [u64; ORDERS] {
-    /// The first page of each block of `2^order` pages, in a word.
+    /// A mask for each order: the bit of the first page of each block of `2^order` pages in a word.
     const FIRST: [u64; 6] = [
         u64::MAX,
         0x5555_5555_5555_5555,
@@ -156,6 +157,6 @@ fn blocks(free: &[u64; WORDS], most: u8) -> [u64; ORDERS] {
         *whole = groups.filter(|words| words.iter().all(|word| *word == u64::MAX)).count() as u64;
     }
     whole[usize::from(most) + 1..].fill(0);
-    // A whole block is two of the order below, and those are not on a list.
+    // A block that is whole contains two whole blocks of the order below, which are not on a list.
     std::array::from_fn(|order| whole[order] - 2 * whole[order + 1])
 }

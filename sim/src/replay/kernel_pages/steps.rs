@@ -1,11 +1,11 @@
-//! The events of pages, and what the trace leaves open: answered by the next event of the same page.
+//! The events of pages; facts that are missing in the trace are found from the next event of the same page.
 
 use super::free_pages::{CHUNK, ORDERS};
 use crate::trace::{MarkId, Op, OpKind, PageFreeOrigin, PageMove, PageMoveKind};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::cmp::Ordering;
 
-/// The largest order that per-CPU lists hold where the trace does not tell (since 5.13).
+/// The largest order that per-CPU lists hold if the trace does not show it (since 5.13).
 const LARGEST_PERCPU: u8 = 3;
 
 /// An event of `2^order` pages.
@@ -20,13 +20,13 @@ pub(super) struct Step {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StepKind {
-    /// They left a free list.
+    /// They were taken from a free list.
     Taken,
-    /// They came back from a per-CPU list.
+    /// They were drained from a per-CPU list to a free list.
     Drained,
-    /// They were handed out.
+    /// They were handed out to a user.
     Alloc,
-    /// They were given back.
+    /// Their user freed them.
     Freed,
 }
 
@@ -35,13 +35,13 @@ impl Step {
         self.pfn..self.pfn + (1 << self.order)
     }
 
-    /// Both stand in any order.
+    /// Returns `true` if the order of the two events in the trace means nothing: equal times on different CPUs.
     pub(super) fn is_simultaneous(&self, other: &Self) -> bool {
         self.time_ns == other.time_ns && self.cpu != other.cpu
     }
 }
 
-/// The events of pages in the trace's order; and its marks, each with the number of events before it.
+/// The events of pages in the trace's order; and the trace's marks, each with the number of events before it.
 pub(super) fn steps(
     ops: &[Op],
     moves: &[PageMove],
@@ -63,7 +63,7 @@ pub(super) fn steps(
     for op in ops {
         let event = match op.kind {
             OpKind::PageAlloc { pfn, order, .. } => Some((pfn, order, StepKind::Alloc)),
-            // That one has no event.
+            // A hidden free has no event.
             OpKind::PageFree { origin: PageFreeOrigin::Hidden { .. }, .. } => continue,
             OpKind::PageFree { pfn, order, .. } => Some((pfn, order, StepKind::Freed)),
             OpKind::Mark { .. } => None,
@@ -82,7 +82,8 @@ pub(super) fn steps(
     (steps, marks)
 }
 
-/// Whether `mm_page_alloc_extfrag` takes the pages that it names: the next event of most is another than their taking.
+/// Returns `true` if `mm_page_alloc_extfrag` takes the pages that it names: for most of these pages the next event is then not
+/// `mm_page_alloc_zone_locked`.
 fn fallback_takes(ops: &[Op], moves: &[PageMove]) -> bool {
     let mut named = FxHashSet::default();
     let (mut takes, mut only_names) = (0, 0);
@@ -102,7 +103,7 @@ fn fallback_takes(ops: &[Op], moves: &[PageMove]) -> bool {
     takes > only_names
 }
 
-/// The orders that per-CPU lists hold: as the kernel says, or as usual.
+/// For each order, `true` if per-CPU lists hold it: from the trace's events, or by default.
 pub(super) fn percpu_orders(moves: &[PageMove]) -> [bool; ORDERS] {
     let mut told = [None; ORDERS];
     for page_move in moves {
@@ -116,33 +117,33 @@ pub(super) fn percpu_orders(moves: &[PageMove]) -> [bool; ORDERS] {
     std::array::from_fn(|order| told[order].unwrap_or(order <= usize::from(LARGEST_PERCPU)))
 }
 
-/// Where pages went that were freed.
+/// The list that freed pages went to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Freed {
-    /// To the free lists.
+    /// The free lists.
     ToLists,
-    /// To a per-CPU list.
+    /// A per-CPU list.
     ToPerCpu,
-    /// To either. No event tells, and none was of these pages before.
+    /// One of the two: no event shows which, and none of these pages had an event before.
     HandedOver,
-    /// Nowhere yet: a list gives them to another CPU at the same time, and that was before.
+    /// None: with the same time stamp another CPU takes the pages from a list, so that happened first.
     TakenFirst,
 }
 
-/// What the next event of a page tells of the one before.
+/// Facts found from the next event of each page.
 pub(super) struct Answers {
-    /// For each event that frees pages, where they went.
+    /// For each event that frees pages, the list that they went to.
     pub(super) freed: Vec<Option<Freed>>,
-    /// The pages that have events. True are those that were free when the trace began.
+    /// The pages that have events, with `true` if the page was free when the trace began.
     pub(super) known: Vec<(u64, bool)>,
 }
 
-/// Asks each event for what the ones before it leave open. Per-CPU lists hold the orders `percpu`.
+/// Finds, for each event, the facts that follow from later events. Per-CPU lists hold the orders `percpu`.
 pub(super) fn answers(steps: &[Step], percpu: &[bool; ORDERS]) -> Answers {
     const NO_STEP: u32 = u32::MAX;
     let mut first: FxHashMap<u64, Box<[u32; CHUNK]>> = FxHashMap::default();
     let mut freed = vec![None; steps.len()];
-    // On the way back, `first` is the next event of each page.
+    // The loop runs backward, so `first` has the next event of each page.
     for (at, step) in steps.iter().enumerate().rev() {
         let held = percpu[usize::from(step.order)];
         let (mut to_lists, mut to_percpu, mut taken_first) = (0, 0, false);
@@ -150,7 +151,7 @@ pub(super) fn answers(steps: &[Step], percpu: &[bool; ORDERS]) -> Answers {
             let chunk = first.entry(pfn / CHUNK as u64).or_insert_with(|| Box::new([NO_STEP; CHUNK]));
             let next = &mut chunk[pfn as usize % CHUNK];
             if let Some(then) = steps.get(*next as usize) {
-                // Of two that stand in the wrong order, the later one is next for the events before.
+                // If two events are in the wrong order, the second one stays the next event for all earlier ones.
                 match (step.kind, then.kind) {
                     (StepKind::Freed, StepKind::Taken) if held && then.is_simultaneous(step) => {
                         taken_first = true;
@@ -174,7 +175,7 @@ pub(super) fn answers(steps: &[Step], percpu: &[bool; ORDERS]) -> Answers {
             };
         }
     }
-    // Frees of pages that no event was of before, one after the other on one CPU, of blocks that per-CPU lists hold.
+    // For each CPU, a run of frees of pages without an earlier event, in blocks that per-CPU lists hold.
     let mut runs: FxHashMap<u16, Vec<usize>> = FxHashMap::default();
     for (at, step) in steps.iter().enumerate() {
         let is_first = |pfn: u64| first[&(pfn / CHUNK as u64)][pfn as usize % CHUNK] == at as u32;
@@ -185,7 +186,7 @@ pub(super) fn answers(steps: &[Step], percpu: &[bool; ORDERS]) -> Answers {
         }
         settle(run, steps, &mut freed);
         if step.kind == StepKind::Freed {
-            // They had been handed out, and small blocks go to a per-CPU list.
+            // The pages had been handed out before, and small blocks go to a per-CPU list.
             freed[at].get_or_insert(Freed::ToPerCpu);
         }
     }
@@ -198,8 +199,8 @@ pub(super) fn answers(steps: &[Step], percpu: &[bool; ORDERS]) -> Answers {
     Answers { freed, known: first.into_iter().flat_map(known).collect() }
 }
 
-/// Memory that is handed over goes one way in one go: those of a run that tell answer for the others. Large blocks that
-/// were never handed out are what the kernel starts with.
+/// Decides for a run: memory that is handed over goes all the same way, so the frees whose answer is known decide for the others.
+/// Large blocks that were never handed out are the memory that the kernel starts with, and go to the free lists.
 fn settle(run: &mut Vec<usize>, steps: &[Step], freed: &mut [Option<Freed>]) {
     let count = |answer| run.iter().filter(|&&at| freed[at] == Some(answer)).count();
     let (to_lists, to_percpu) = (count(Freed::ToLists), count(Freed::ToPerCpu));

@@ -1,4 +1,4 @@
-//! Scripts with outcomes worked out by hand, and random ones beside an allocator that keeps lists and merges step by step.
+//! Scripts with results worked out by hand, and random ones compared with an allocator that keeps lists and merges step by step.
 
 use super::*;
 use crate::trace::{Recording, Source};
@@ -8,7 +8,8 @@ use std::fmt::Write as _;
 use std::io::Cursor;
 use std::path::Path;
 
-/// A trace, line by line. The time is that of the line, unless a line is [`at`](Self::at) another one's.
+/// A trace that is built line by line. Each event is a microsecond later than the one before, unless [`line`](Self::line) gives
+/// it a time.
 #[derive(Default)]
 struct Script {
     text: String,
@@ -48,14 +49,14 @@ impl Script {
              alloc_migratetype=0 fallback_migratetype=1 fragmenting=0 change_ownership=1"
         ))
     }
-    /// The kernel's tables are read.
+    /// The marks of the moments when the kernel's tables are read.
     fn snap(&mut self, moment: &str) -> &mut Self {
         self.now(&format!("tracing_mark_write: SNAP {moment} begin"))
             .now(&format!("tracing_mark_write: SNAP {moment} slabinfo done"))
             .now(&format!("tracing_mark_write: SNAP {moment} buddyinfo done"))
     }
 
-    /// What is rebuilt at `after`, with the kernel's blocks then and at `before`.
+    /// The rebuilt lists at `after`, for the given kernel's blocks at `before` and `after`.
     fn run(&self, before: &[u64], after: &[u64]) -> PagesAt {
         let row = |blocks: &[u64]| {
             let full = blocks.iter().copied().chain(std::iter::repeat(0)).take(11);
@@ -74,7 +75,7 @@ impl Script {
     fn run_beside(&self, tables: &[(&str, String)]) -> FxHashMap<String, PagesAt> {
         self.read(tables).0
     }
-    /// What is rebuilt, and the machine's zones.
+    /// The rebuilt lists, and the machine's zones.
     fn read(&self, tables: &[(&str, String)]) -> (FxHashMap<String, PagesAt>, Vec<(ZoneKind, u32)>) {
         let text = |path: &Path| tables.iter().find(|(name, _)| path.ends_with(name)).map(|(_, text)| text);
         let tables = Tables::of(Path::new("a"), |path| Ok(text(path))).expect("tables");
@@ -89,7 +90,7 @@ impl Script {
         (rebuild(&ops, &moves, mark, &tables, resolver.counts()), machine_zones(&ops, mark, &tables))
     }
 
-    /// The events, and nothing else, tell all that the kernel's table says.
+    /// Checks that the lists rebuilt from the events are exactly those of the kernel's table.
     #[track_caller]
     fn comes_to(&self, before: &[u64], after: &[u64]) {
         let at = self.run(before, after);
@@ -99,8 +100,8 @@ impl Script {
 
 #[test]
 fn pages_that_come_back_merge_up_to_order_three() {
-    // Eight pages come back one by one; a buddy of each size is there at times. 8 + 9 -> 8/1, 11 alone, 10 joins it and
-    // 8/1 to 8/2, 14 + 15 -> 14/1, 12 alone; the last one, 13, joins all to 8/3.
+    // Eight pages are drained one by one, so that blocks of each order merge. 8 + 9 -> 8/1; 11 is alone; 10 merges with it and
+    // with 8/1 to 8/2; 14 + 15 -> 14/1; 12 is alone; the last one, 13, merges all to 8/3.
     let script = |pages: &[u64]| {
         let mut script = Script::default();
         for pfn in 8..16 {
@@ -120,17 +121,17 @@ fn pages_that_come_back_merge_up_to_order_three() {
     script(&[8, 11, 9, 10, 14, 12]).comes_to(&[], &[2, 0, 1]);
     script(&[8, 11, 9, 10, 14, 12, 15]).comes_to(&[], &[1, 1, 1]);
     script(&[8, 11, 9, 10, 14, 12, 15, 13]).comes_to(&[], &[0, 0, 0, 1]);
-    // Neighbours that are no buddies do not merge.
+    // Neighbours that are not buddies do not merge.
     script(&[9, 10]).comes_to(&[], &[2]);
 }
 
 #[test]
 fn a_block_is_split_to_take_a_smaller_one() {
-    // 16 pages from 16 on come and merge; one page leaves the first: 17/0, 18/1, 20/2 and 24/3 remain.
+    // 16 pages, from page 16 on, are freed and merge. One page is taken from the front: 17/0, 18/1, 20/2 and 24/3 remain.
     let mut script = Script::default();
     script.freed(16, 4).snap("before").taken(16, 0).snap("after");
     script.comes_to(&[0, 0, 0, 0, 1], &[1, 1, 1, 1]);
-    // A block of order 1 from the middle of what remains.
+    // A block of order 1 is taken from the middle of the rest.
     let mut script = Script::default();
     script.freed(16, 4).snap("before").taken(16, 0).taken(20, 1).snap("after");
     script.comes_to(&[0, 0, 0, 0, 1], &[1, 2, 0, 1]);
@@ -142,10 +143,10 @@ fn small_blocks_go_to_a_per_cpu_list_and_large_ones_past_it() {
     script.taken(16, 4).alloc(16, 4).taken(32, 3).alloc(32, 3).snap("before");
     script.freed(32, 3).freed(16, 4).snap("after");
     script.comes_to(&[], &[0, 0, 0, 0, 1]);
-    // As the drain says, from where it came to the list.
+    // The event of the drain shows that the block was on a per-CPU list, and puts it on the free list.
     script.drained(32, 3).snap("after");
     script.comes_to(&[], &[0, 0, 0, 1, 1]);
-    // And the next event says that this one went past the lists.
+    // The next event, which takes the block from a free list, shows that it never was on a per-CPU list.
     let mut script = Script::default();
     script.taken(32, 3).alloc(32, 3).snap("before").freed(32, 3).snap("after").taken(32, 3);
     script.comes_to(&[], &[0, 0, 0, 1]);
@@ -153,7 +154,7 @@ fn small_blocks_go_to_a_per_cpu_list_and_large_ones_past_it() {
 
 #[test]
 fn the_kernel_says_which_orders_per_cpu_lists_hold() {
-    // A huge page comes from a per-CPU list and goes back to it.
+    // A huge page is taken from a per-CPU list and freed to it.
     let refill = "mm_page_alloc_zone_locked: page=0 pfn=0x400 order=9 migratetype=1 percpu_refill=1";
     let mut script = Script::default();
     script.freed(0x400, 10).snap("before").now(refill).alloc(0x400, 9).freed(0x400, 9).snap("after");
@@ -161,7 +162,7 @@ fn the_kernel_says_which_orders_per_cpu_lists_hold() {
     script.comes_to(&huge(0, 1), &huge(1, 0));
     script.drained(0x400, 9).snap("after");
     script.comes_to(&huge(0, 1), &huge(0, 1));
-    // Before 5.13 they held single pages only.
+    // Before 5.13 per-CPU lists held single pages only.
     let direct = "mm_page_alloc_zone_locked: page=0 pfn=0x8 order=1 migratetype=0 percpu_refill=0";
     let mut script = Script::default();
     script.now(direct).alloc(8, 1).snap("before").freed(8, 1).snap("after");
@@ -170,11 +171,11 @@ fn the_kernel_says_which_orders_per_cpu_lists_hold() {
 
 #[test]
 fn memory_that_is_handed_over_goes_one_way_in_one_go() {
-    // The last page tells of the run of pages that nobody had seen.
+    // The event that takes the last page decides for the run of pages without earlier events.
     let mut script = Script::default();
     script.freed(8, 0).freed(9, 0).freed(10, 0).freed(11, 0).snap("before").taken(11, 0).snap("after");
     script.comes_to(&[0, 0, 1], &[1, 1]);
-    // These went to a per-CPU list, as the first one tells.
+    // These went to a per-CPU list, as the next event of the first page shows.
     let mut script = Script::default();
     script.taken(4, 0).freed(8, 0).freed(9, 0).alloc(8, 0).snap("before").snap("after");
     script.comes_to(&[], &[]);
@@ -182,12 +183,12 @@ fn memory_that_is_handed_over_goes_one_way_in_one_go() {
 
 #[test]
 fn kernels_differ_in_whether_a_fallback_takes_the_pages() {
-    // The one tells the fallback first, and then takes a page of the block: its first or another.
+    // One kernel writes the event of the fallback first, and then takes a page of the block: the first or another.
     let mut script = Script::default();
     script.freed(16, 4).freed(32, 4).snap("before");
     script.fallback(16, 0).taken(16, 0).fallback(32, 0).taken(35, 0).snap("after");
     script.comes_to(&[0, 0, 0, 0, 2], &[2, 2, 2, 2]);
-    // The other takes two pages and tells nothing else.
+    // The other kernel takes two pages and writes no other event.
     let mut script = Script::default();
     script.freed(16, 4).snap("before").fallback(16, 1).taken(18, 0).snap("after").alloc(16, 1);
     script.comes_to(&[0, 0, 0, 0, 1], &[1, 0, 1, 1]);
@@ -203,11 +204,11 @@ fn two_cpus_events_of_one_time_stand_in_any_order() {
     script.snap("before").line(0, 9, "mm_page_free: page=0 pfn=0x8 order=0").line(1, 9, &taken("0x8"));
     script.line(1, 9, alloc).snap("after");
     script.comes_to(&[1], &[]);
-    // On one CPU they stand as they were: it was freed past the per-CPU list.
+    // Events of one CPU are in the right order: the page was freed to the free lists.
     let mut script = Script::default();
     script.snap("before").line(1, 9, "mm_page_free: page=0 pfn=0x8 order=0").snap("after");
     script.line(1, 9, &taken("0x8")).comes_to(&[], &[1]);
-    // Page 9 came back from CPU 0 and was taken by CPU 1.
+    // Page 9 was drained by CPU 0, then taken by CPU 1.
     let mut script = Script::default();
     script.taken(9, 0).alloc(9, 0).snap("before").freed(9, 0).line(1, 9, &taken("0x9"));
     script.line(0, 9, "mm_page_pcpu_drain: page=0 pfn=0x9 order=0 migratetype=0").snap("after");
@@ -216,19 +217,19 @@ fn two_cpus_events_of_one_time_stand_in_any_order() {
 
 #[test]
 fn pages_without_events_have_a_place_where_a_part_of_their_block_has_some() {
-    // Before the trace, 8/3 was free and so was one block of order 3 that no event is of. A page leaves the first.
+    // Before the trace, 8/3 was free, and so was one block of order 3 that has no event. A page of the first one is taken.
     let mut script = Script::default();
     script.snap("before").taken(8, 0).snap("after");
     script.comes_to(&[0, 0, 0, 2], &[1, 1, 1, 1]);
-    // The second half of a block whose first is taken.
+    // The free block is the second half of a larger one, whose first half was taken.
     let mut script = Script::default();
     script.taken(8, 2).snap("before").drained(8, 2).snap("after");
     script.comes_to(&[0, 0, 1], &[0, 0, 0, 1]);
-    // A block from whose middle a page leaves first was not free: 10 was all there was.
+    // A block whose first taken page is in the middle was not free: only page 10 was.
     let mut script = Script::default();
     script.snap("before").taken(10, 0).snap("after");
     script.comes_to(&[1, 0, 0, 1], &[0, 0, 0, 1]);
-    // A page that is in use leaves no place for a block around it.
+    // A page in use excludes every block around it.
     let mut script = Script::default();
     script.snap("before").taken(8, 0).freed(12, 0).snap("after");
     script.comes_to(&[0, 0, 1, 1], &[1, 1, 0, 1]);
@@ -248,7 +249,7 @@ fn blocks_do_not_merge_over_the_end_of_a_zone() {
     beside.push(("before.zoneinfo", zoneinfo.to_owned()));
     let after = &script.run_beside(&beside)["after"];
     assert_eq!((after.error.pages, after.rebuilt[9], after.zones.len()), (0, 2, 2), "{after:?}");
-    // Where nothing tells of zones, all memory is one.
+    // Without zoneinfo, all memory is one zone.
     beside.pop();
     let after = &script.run_beside(&beside)["after"];
     assert_eq!((after.rebuilt[9], after.rebuilt[10], after.kernel[9]), (0, 1, 2));
@@ -270,27 +271,28 @@ fn merging_ends_with_the_largest_order_of_the_kernels_table() {
 #[test]
 fn what_is_missing_is_named() {
     let causes = |at: &PagesAt| at.error.causes.iter().map(|c| (c.cause, c.count)).collect::<Vec<_>>();
-    // Compaction takes 16/4 from its list and tells nobody. The kernel's table shows it; the trace, when it is freed.
+    // Compaction takes 16/4 from its list without an event. The kernel's table shows it; the trace shows it only when a page is
+    // freed.
     let mut script = Script::default();
     script.freed(16, 4).taken(4, 0).snap("before").freed(17, 0).snap("after");
     let at = script.run(&[0, 0, 0, 0, 1], &[]);
     assert_eq!((causes(&at), at.error.pages), (vec![(PageCauseKind::LeftWithoutEvent, 1)], 15));
     assert_eq!(at.rebuilt[..4], [1, 1, 1, 1]);
-    // One of two blocks that no event is of goes. The other might be what remained of the block of page 4.
+    // One of two blocks without events is taken. The other one could be the rest of the block of page 4.
     let mut script = Script::default();
     script.taken(4, 0).snap("before").snap("after");
     let at = script.run(&[0, 0, 0, 2], &[0, 0, 0, 1]);
     assert_eq!((causes(&at), at.error.pages, at.rebuilt[3]), (vec![(PageCauseKind::PlaceUnknown, 8)], 8, 2));
-    // Nothing is known. What was strange before `before`, its table has.
+    // The reason is unknown. Contradictions earlier than `before` do not count, because the table includes their effect.
     let mut script = Script::default();
     script.taken(4, 0).taken(4, 0).snap("before").snap("after");
     assert_eq!(causes(&script.run(&[], &[1])), [(PageCauseKind::Unknown, 1)]);
-    // A page comes while the table is read.
+    // A page enters the lists while the table is read.
     let mut script = Script::default();
     script.taken(4, 0).snap("before").now("tracing_mark_write: SNAP after slabinfo done").drained(4, 0);
     script.now("tracing_mark_write: SNAP after buddyinfo done");
     assert_eq!(causes(&script.run(&[], &[])), [(PageCauseKind::MovedWhileRead, 1)]);
-    // The header knows of more events than there are.
+    // The header counts more events than there are.
     let mut script = Script::default();
     script.text.push_str("# entries-in-buffer/entries-written: 7/20   #P:4\n");
     script.taken(4, 0).snap("before").snap("after");
@@ -323,7 +325,7 @@ impl Lists {
         }
         self.0[order].insert(pfn);
     }
-    /// The lower part of the smallest block that is large enough; what is above it goes back.
+    /// Takes the lower part of the smallest block that is large enough; the upper part returns to the lists.
     fn take(&mut self, order: usize, which: usize) -> Option<u64> {
         let from = (order..11).find(|&order| !self.0[order].is_empty())?;
         let pfn = *self.0[from].iter().nth(which % self.0[from].len())?;
@@ -337,7 +339,7 @@ impl Lists {
 }
 
 proptest! {
-    /// The trace begins in the middle: what was free then is known from the table alone.
+    /// The trace begins in the middle of the work: pages that were free then are known only from the table.
     #[test]
     fn rebuilt_lists_are_those_of_an_allocator_that_keeps_lists(
         ops in prop::collection::vec((0..3_u8, 0..5_usize, 0..64_usize), 1..300),
@@ -351,7 +353,7 @@ proptest! {
             if at == begin.min(ops.len() - 1) {
                 before = Some(lists.counts());
                 script = Script::default();
-                // Pages of before the trace, so that there is something to rebuild.
+                // Some pages have events before the first table, so that there is something to rebuild.
                 script.snap("before");
             }
             match what {
@@ -375,7 +377,7 @@ proptest! {
         script.taken(0, 0).snap("after");
         let (before, after) = (before.expect("a moment"), lists.counts());
         let at = script.run(&before, &after);
-        // The place of blocks without events is a guess. Their number is not.
+        // The place of blocks without events is a guess, but their number is exact.
         let rebuilt: i64 = (0..).zip(&at.rebuilt).map(|(order, count)| count << order).sum();
         prop_assert_eq!(rebuilt as u64, pages_of(&after), "{}", script.text);
         if begin == 0 {
@@ -384,7 +386,8 @@ proptest! {
     }
 }
 
-/// Of 1,100 pages 700 are free at `before` and ten lie with CPUs; four were handed out in the trace. So 386 were before it.
+/// Of 1,100 pages, 700 are free at `before` and ten are on CPU lists; four were handed out in the trace. So 386 were handed out
+/// earlier.
 #[test]
 fn a_machine_has_the_kernels_zones_less_what_it_held_before_the_trace() {
     let mut script = Script::default();

@@ -4,77 +4,77 @@ import type { Path } from '../views.ts';
 
 /** How a run went. */
 export type Outcome = {
-/** CPUs. */
+/** The number of CPUs. */
 cpus: number,
 /** Allocations and frees of all CPUs. */
 operations: number,
-/** Nanoseconds until the last CPU was done. */
+/** Nanoseconds until the last CPU finished. */
 ns: number,
-/** Operations in a microsecond, of all CPUs together. */
+/** Operations per microsecond, of all CPUs together. */
 operations_per_us: number,
-/** Nanoseconds of all CPUs that went into waiting for locks, as a part of all of their time. */
+/** The fraction of all CPUs' time that was spent waiting for locks. */
 waiting: number,
-/** Lines that travelled, for each operation. */
+/** Lines that travelled, per operation. */
 lines_per_operation: number,
-/** What CPUs share above the slabs. */
+/** The locks of what CPUs share above the slabs. */
 depot: LockCounts,
-/** The lists of slabs. */
+/** The locks of the lists of slabs. */
 lists: LockCounts,
-/** The page allocator. */
+/** The lock of the page allocator. */
 zone: LockCounts,
-/** Operations by the dearest thing that they did. */
+/** Operations by where they were served. */
 paths: Record<Path, number>,
 /** Slabs of all caches at the end. */
 slabs: number,
-/** Objects of a magazine, a sheaf or an array at the end, of the first cache; 0: the design has none. */
+/** Objects of a magazine, a sheaf or an array of the first cache at the end; 0 if the design has none. */
 container: number, };
 
 /** How a lock fared. */
 export type LockCounts = {
-/** How often it was taken. */
+/** The number of acquisitions. */
 taken: number,
-/** How often somebody had to wait for it. */
+/** Acquisitions that had to wait. */
 contended: number,
-/** Nanoseconds of waiting, of all CPUs together. */
+/** Nanoseconds of waiting, summed over all CPUs. */
 waited_ns: number, };
 
 /** What things cost on a machine. */
 export type Profile = {
-/** The machine. */
+/** The machine's name. */
 name: string,
-/** CPUs on which predictions of this profile were held against measurements; 0: none. */
+/** The most CPUs for which predictions with this profile were compared with measurements; 0 if none were. */
 validated_cpus: number,
 /** An allocation or free that its CPU's own layer serves. */
 own: Price,
-/** Taking and leaving a lock that nobody else wants and whose line is here. */
+/** Taking and releasing a lock that no other CPU wants and whose line is here. */
 lock: Price,
-/** What is done under a depot's lock. */
+/** The work under a depot's lock. */
 exchange: Price,
-/** One object out of a slab or into it, under the lists' lock. */
+/** Moving one object out of a slab or into it, under the lists' lock. */
 object: Price,
-/** Each object after the first one that goes the same way under one hold of that lock. */
+/** Each further object that is moved in the same way under one hold of that lock. */
 batched: Price,
-/** A slab from one list to another. */
+/** Moving a slab from one list to another. */
 relist: Price,
-/** A slab made or given back: its pages, and what is written about it. */
+/** Creating or freeing a slab: its pages, and its metadata. */
 slab: Price,
-/** Distances, nearest first; the last one is of all CPUs. */
+/** Distances, nearest first; the last one applies to all CPUs. */
 levels: Array<Level>, };
 
 /** A price, and where it is from. */
 export type Price = {
 /** Nanoseconds. */
 ns: number,
-/** What most measurements lie between. */
+/** The range of most measurements, in nanoseconds. */
 spread: [number, number],
-/** Who measured it, how and on what. */
+/** The source: what was measured, how and on which machine. */
 source: string, };
 
 /** CPUs that are near each other: those whose numbers are equal when divided by `cpus`. */
 export type Level = {
-/** CPUs of a group; 0 is all. */
+/** The number of CPUs in a group; 0 means all. */
 cpus: number,
-/** Until a line that one CPU has written is at another one of the group. */
+/** The time to move a line that one CPU has written to another CPU of the group. */
 line: Price, };
 
 /** Workloads, and what each does; in brackets the N that is meant without one. */

@@ -5,27 +5,27 @@
  */
 export type Story = {
 /**
- * Of this form.
+ * Version of this form.
  */
 version: number,
 /**
- * What ran.
+ * Name of the model or command.
  */
 title: string,
 /**
- * In order of time.
+ * The steps in order of time.
  */
 steps: Array<Step>,
 /**
- * Who waits for a lock at the end.
+ * Threads that wait for a lock at the end.
  */
 waiting: Array<Waiting>,
 /**
- * What went wrong.
+ * The error.
  */
 end: string,
 /**
- * The thing that it went wrong with, where that is known.
+ * The thing that the error is about, if it is known.
  */
 about?: number, };
 
@@ -34,23 +34,23 @@ about?: number, };
  */
 export type Step = {
 /**
- * Who: a thread's number.
+ * The thread's number.
  */
 thread: string,
 /**
- * What it plays, a CPU say.
+ * The thread's role, a CPU say.
  */
 role: string | null,
 /**
- * In words.
+ * A sentence about the step.
  */
 did: string,
 /**
- * What is different since.
+ * The parts that the step changed.
  */
 changes: Array<Change>,
 /**
- * Seconds after the start, where there is a clock.
+ * Seconds after the start, if the story has times.
  */
 at?: number, };
 
@@ -59,19 +59,19 @@ at?: number, };
  */
 export type Change = {
 /**
- * Which of the things that have parts; 0: an atomic, which is its only part.
+ * The number of the thing; 0 for an atomic, which is a thing of one part.
  */
 thing: number,
 /**
- * Its name.
+ * Name of the part.
  */
 part: string,
 /**
- * What was known of it, if anything was.
+ * The value before the step, if it was known.
  */
 before: string | null,
 /**
- * What it is since.
+ * The value after the step.
  */
 after: string, };
 
@@ -80,14 +80,14 @@ after: string, };
  */
 export type Waiting = {
 /**
- * Who.
+ * The thread's number.
  */
 thread: string,
 /**
- * For which lock.
+ * Name of the lock.
  */
 lock: string,
 /**
- * Where in the source.
+ * Position in the source.
  */
 at: string, };

@@ -1,14 +1,14 @@
-//! Mutants of restartable sequences. No number can switch them while they run, so each is a build of its own, and there are few.
+//! Mutants of restartable sequences. A switch cannot select them at run time, so each needs a separate build, and there are few.
 //!
-//! | rule | what it does |
+//! | rule | its mutants |
 //! |---|---|
 //! | `store` | a store is left out |
-//! | `late` | a store happens behind the next one |
-//! | `jump` | another condition |
-//! | `head` | the new head is not worked out: a length or a count stays |
-//! | `bound` | the descriptor says that the section begins, ends or goes on elsewhere |
+//! | `late` | a store happens after the next one |
+//! | `jump` | a jump has another condition |
+//! | `head` | the new head is not computed: a length or a count stays as it was |
+//! | `bound` | the descriptor has another start, end or abort address |
 //!
-//! What must notice them are the tests of the sections: [`JUDGES`].
+//! The tests of the sections must kill them: [`JUDGES`].
 
 use crate::build::Tree;
 use crate::programs::{Ended, Program, programs};
@@ -23,38 +23,39 @@ use uslab_tests::workspace;
 /// All rules by name; see the module.
 pub(crate) const RULES: [&str; 5] = ["store", "late", "jump", "head", "bound"];
 
-/// Where the sections of a processor stand.
+/// The file with the sections of each processor.
 const SECTIONS: [(&str, &str); 2] =
     [("x86_64", "magazine/src/cpu/rseq/x86_64.rs"), ("aarch64", "magazine/src/cpu/rseq/aarch64.rs")];
-/// Where their descriptor stands.
+/// The file with their descriptor.
 const DESCRIPTOR: &str = "magazine/src/cpu/rseq.rs";
 
-/// The look at the machine code, the comparison with the portable bodies, and the interruption at each instruction.
+/// The tests that judge: the check of the machine code, the comparison with the portable bodies, and the interruption at each
+/// instruction.
 const JUDGES: [&str; 3] =
     ["cpu::rseq::tests::no_section_writes", "cpu::rseq::tests::sections_do", "cpu::rseq::tests::stepper::"];
 
-/// Builds are dear.
+/// The most mutants: builds are slow.
 const MOST: usize = 32;
 
-/// All files that are changed here.
+/// All files that are mutated here.
 pub(crate) fn files() -> impl Iterator<Item = &'static str> {
     SECTIONS.iter().map(|(_, file)| *file).chain([DESCRIPTOR])
 }
 
-/// A mutant, and the text of its file.
+/// A mutant, and the mutated text of its file.
 pub(crate) struct Changed {
     pub(crate) mutant: Mutant,
     text: String,
 }
 
-/// An instruction of a section, as a line of its source has it.
+/// An instruction of a section, as a line of the source.
 struct Instruction<'t> {
-    /// The line, from 0.
+    /// The line's index, from 0.
     line: usize,
     function: &'t str,
-    /// All between the quotes.
+    /// Everything between the quotes.
     template: &'t str,
-    /// `8: `, where something jumps to it.
+    /// The label, like `8: `, if there is one.
     label: &'t str,
     text: &'t str,
 }
@@ -70,7 +71,7 @@ impl Instruction<'_> {
             name => ["str", "stur", "stlr"].contains(&name),
         }
     }
-    /// The same on another condition.
+    /// The same jump with another condition.
     fn otherwise(&self) -> Option<String> {
         const OTHERS: [(&str, &str); 13] = [
             ("jae", "ja"),
@@ -95,13 +96,13 @@ impl Instruction<'_> {
         let (_, other) = OTHERS.iter().find(|(of, _)| *of == name)?;
         Some(self.text.replacen(name, other, 1))
     }
-    /// Whether it is a step from the head that was read to the new one.
+    /// Returns `true` if it computes the new head from the old one.
     fn changes_head(&self) -> bool {
         ["add {w}", "sub {w}"].iter().any(|start| self.text.starts_with(start))
     }
 }
 
-/// The instructions of all sections in a file, as they ship.
+/// The instructions of all sections in a file, in the shipping variant.
 fn instructions(text: &str) -> Vec<Instruction<'_>> {
     let (mut found, mut function, mut inside, mut before) = (vec![], "", false, "");
     for (line, source) in text.lines().enumerate() {
@@ -111,10 +112,10 @@ fn instructions(text: &str) -> Vec<Instruction<'_>> {
         } else if of.starts_with("macro_rules! section") {
             function = "section";
         }
-        // The common part begins where a section (re)starts.
+        // The common part begins at the label where a section starts and restarts.
         inside |= of.starts_with("section!([") || of.starts_with("\"5: ");
         inside &= !of.starts_with("] [") && !of.starts_with("$($body)*");
-        // Behind the commit it is none of the section.
+        // After the commit the section has ended.
         inside &= !of.starts_with("\"3:");
         let ships = !before.starts_with("#[cfg(") || before.starts_with("#[cfg(not(");
         before = of;
@@ -130,10 +131,10 @@ fn instructions(text: &str) -> Vec<Instruction<'_>> {
 /// All mutants of a file of sections, numbered from 0.
 fn of_sections(file: &str, text: &str) -> Vec<Changed> {
     let all = instructions(text);
-    // What is left out is a comment: it names the operands still, which the assembler asks for.
+    // The omitted instruction becomes a comment that still names the operands, because the assembler requires each to be used.
     let comment = if file.ends_with("x86_64.rs") { "#" } else { "//" };
     let mut made = vec![];
-    // The line of each of these gets another template.
+    // Adds a mutant; each of these lines gets another template.
     let mut add = |of: &Instruction<'_>, rule: &str, change: String, lines: &[(&Instruction<'_>, String)]| {
         let replaced = text.lines().enumerate().map(|(line, source)| {
             let instead = lines.iter().find(|(of, _)| of.line == line);
@@ -194,7 +195,7 @@ fn mutant(number: usize, file: &str, line: usize, function: &str, rule: &str, ch
     }
 }
 
-/// Those of the processor that this runs on.
+/// The mutants of the processor that this runs on.
 pub(crate) fn all() -> anyhow::Result<Vec<Changed>> {
     of_processor(std::env::consts::ARCH)
 }
@@ -210,7 +211,7 @@ fn of_processor(processor: &str) -> anyhow::Result<Vec<Changed>> {
     Ok(made)
 }
 
-/// Builds the tests of the sections. Each mutant must build: what cannot be run is not judged.
+/// Builds the tests of the sections. Each mutant must build, because one that cannot run is not judged.
 fn build(tree: &Tree, change: Option<&Changed>) -> anyhow::Result<Program> {
     tree.write(change.map(|of| (of.mutant.file.as_str(), of.text.as_str())))?;
     let output =
@@ -226,7 +227,7 @@ fn build(tree: &Tree, change: Option<&Changed>) -> anyhow::Result<Program> {
     programs(&said, false).into_iter().next().context("cargo names no test program")
 }
 
-/// The tests of the sections, which pass in the build as it is.
+/// The names of the tests of the sections that pass without a mutant.
 pub(crate) fn tests(tree: &Tree) -> anyhow::Result<Vec<String>> {
     let program = build(tree, None)?;
     let names: Vec<String> = program
@@ -241,10 +242,10 @@ pub(crate) fn tests(tree: &Tree) -> anyhow::Result<Vec<String>> {
     Ok(names)
 }
 
-/// For all tests of the sections, which take seconds.
+/// The time limit of all tests of the sections, which take seconds.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// One mutant: built, and through all `tests`. What does not end in time has four times as much once more, if nothing else fails.
+/// Builds a mutant and runs all `tests`. If tests do not end in time and none fails, they run again with four times the limit.
 pub(crate) fn judge(tree: &Tree, of: &Changed, tests: &[String]) -> anyhow::Result<Verdict> {
     let program = build(tree, Some(of))?;
     let mut late = vec![];

@@ -18,14 +18,14 @@ use uslab_tests::{cargo_in, workspace};
 /// The mutated workspace.
 pub(crate) struct Tree {
     pub(crate) of: Subjects,
-    /// The copy of what git knows.
+    /// The copy of the files that git tracks.
     pub(crate) copy: PathBuf,
     pub(crate) files: BTreeMap<String, (Mutated, Switched)>,
     /// Mutants that do not compile.
     pub(crate) left_out: HashSet<u32>,
 }
 
-/// The mutants of all files.
+/// Creates the mutants of all files.
 pub(crate) fn sources(args: &Args, mut of: Subjects, files: &[String]) -> anyhow::Result<Tree> {
     let (mut mutated, mut first) = (BTreeMap::new(), 0);
     for file in files {
@@ -40,7 +40,7 @@ pub(crate) fn sources(args: &Args, mut of: Subjects, files: &[String]) -> anyhow
         let switched = made.switched(|_| true);
         mutated.insert(file.clone(), (made, switched));
     }
-    // Models of other packages see little of a file, and are not built where that would be most of the time.
+    // Models of other packages cover little of a file. They are not built if the build would take most of the time.
     if args.models && !args.files.is_empty() {
         of.packages.retain(|package| {
             let judged = |file: &String| package.judges.is_some_and(|of| file.starts_with(of));
@@ -51,7 +51,7 @@ pub(crate) fn sources(args: &Args, mut of: Subjects, files: &[String]) -> anyhow
     Ok(Tree { of, copy, files: mutated, left_out: HashSet::new() })
 }
 
-/// Makes the files of a folder these, with their texts, and no others. What did not change stays as it is, and is not built again.
+/// Makes `folder` contain exactly these files with these texts. Unchanged files are not written, so they are not built again.
 fn mirror(folder: &Path, files: &BTreeMap<PathBuf, Vec<u8>>) -> anyhow::Result<()> {
     for (name, text) in files {
         let path = folder.join(name);
@@ -77,20 +77,20 @@ fn mirror(folder: &Path, files: &BTreeMap<PathBuf, Vec<u8>>) -> anyhow::Result<(
     Ok(())
 }
 
-/// `RUSTFLAGS` of builds that are no models. The manifest of the tests of the whole has what only others of its targets need under
-/// `not(uslab_mutants)`.
+/// `RUSTFLAGS` of builds without models. The manifest of the integration tests has dependencies that only other targets need
+/// under `not(uslab_mutants)`.
 const PLAIN: &str = "--cap-lints allow --cfg uslab_mutants";
 
 impl Tree {
-    /// A copy of all that git knows, with the mutants in it. Returns a hash of what counts, and of the compiler.
-    /// `instead` is another text of one of the files.
+    /// Copies all files that git tracks, with the mutants in them. Returns a hash of the relevant files and of the compiler.
+    /// `instead` replaces the text of one file.
     pub(crate) fn write(&self, instead: Option<(&str, &str)>) -> anyhow::Result<u64> {
         let (mut hasher, mut files) = (DefaultHasher::new(), BTreeMap::new());
         compiler()?.hash(&mut hasher);
         for path in tracked(&self.of.top)? {
-            // What is deleted is listed still.
+            // Deleted files are still listed.
             let Ok(text) = fs::read(self.of.top.join(&path)) else { continue };
-            // As cargo names it.
+            // The path as cargo prints it.
             let name = Path::new(&path).strip_prefix(self.of.below()).ok().and_then(Path::to_str);
             let name = name.unwrap_or_default();
             if counts(&path) {
@@ -111,17 +111,17 @@ impl Tree {
         Ok(hasher.finish())
     }
 
-    /// The libraries, as cargo is told them.
+    /// Cargo's arguments that select the libraries.
     pub(crate) fn libraries(&self) -> Vec<&str> {
         let mut targets = vec!["--lib"];
         self.of.packages.iter().for_each(|package| targets.extend(["-p", &package.name]));
         targets
     }
 
-    /// Runs cargo in the copy. `flags` are those of models, if it is for them.
+    /// Runs cargo in the copy. `flags` are added for builds of models.
     pub(crate) fn cargo(&self, command: &[&str], targets: &[&str], flags: &str) -> anyhow::Result<Output> {
         let mut cargo = cargo_in(&self.copy.join(self.of.below()));
-        // What the models depend on is built there already.
+        // The dependencies of the models are built there already.
         let units = workspace().join("target/mutants/units");
         cargo
             .args(command)
@@ -129,15 +129,15 @@ impl Tree {
             .args(["--message-format=json", "--target-dir"])
             .arg(if flags.is_empty() { &units } else { &self.of.target })
             .env("RUSTFLAGS", if flags.is_empty() { PLAIN } else { flags })
-            // Cargo tells a crate from the same one in a copy of its workspace by what wraps the compiler, and by nothing else: else the
-            // models that run next would be those of the copy.
+            // Cargo distinguishes a crate from the same crate in a copied workspace only by the compiler's wrapper. Without one,
+            // the next run of the models would use the copy's artefacts.
             .env("RUSTC_WORKSPACE_WRAPPER", "/usr/bin/env")
             .env("CARGO_PROFILE_DEV_DEBUG", "false")
             .output()
             .context("cargo")
     }
 
-    /// Leaves out what does not compile, until all else does.
+    /// Removes mutants that do not compile, until the rest does.
     pub(crate) fn settle(
         &mut self,
         command: &[&str],
@@ -170,7 +170,7 @@ impl Tree {
         }
     }
 
-    /// The mutants that an error is about.
+    /// The mutants to which an error message refers.
     pub(crate) fn blamed(&self, message: &Value) -> Vec<u32> {
         let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
         let mut spans = list(&message["spans"]);

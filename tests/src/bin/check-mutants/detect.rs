@@ -1,5 +1,5 @@
-//! How soon the tools that sample notice a mutant: the stress on threads, the random operations that the fuzz targets run, too,
-//! against their shadow models, and the simulation under random schedules. No test written for one case helps them.
+//! How soon sampling tools notice a mutant: the stress on threads, the random operations against shadow models that the fuzz
+//! targets also run, and the simulation under random schedules. No test that was written for one case helps them.
 
 use crate::Args;
 use crate::build::Tree;
@@ -14,16 +14,16 @@ use std::time::Duration;
 use uslab_tests::jobs::{Ended, run_within};
 use uslab_tests::mutate::Mutant;
 
-/// CPU time that each tool has for each mutant: 20 mutants then take less than an hour with their builds.
+/// CPU time of each tool for each mutant: 20 mutants then take less than an hour with their builds.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Who has to notice.
+/// A tool that must notice a mutant.
 enum Tool {
     /// `uslab stress`.
     Stress(PathBuf),
-    /// Random operations against shadow models: the tests of these names, with more cases each time.
+    /// Random operations against shadow models: tests of these names, with more cases each time.
     Random(Vec<(Program, Vec<String>)>),
-    /// Whole subsystems as seeds draw them.
+    /// Whole subsystems, generated from seeds.
     Simulation(Program),
 }
 
@@ -37,21 +37,22 @@ impl fmt::Display for Tool {
     }
 }
 
-/// When it was noticed, and what was said.
+/// When a mutant was noticed, and the message.
 struct Noticed {
     after: Duration,
     said: String,
 }
 
 impl Tool {
-    /// Runs it with a mutant, for so much CPU time.
+    /// Runs the tool with a mutant for up to `limit` of CPU time.
     fn run(&self, mutant: Option<u32>, limit: Duration) -> anyhow::Result<Option<Noticed>> {
         let number = mutant.map(|number| number.to_string());
         let mutant: Vec<(&str, &str)> = number.iter().map(|number| ("MUTANT", number.as_str())).collect();
         match self {
             Self::Stress(path) => {
                 let mut command = Command::new(path);
-                // Two CPUs or more spend the time twice as fast or faster; what neither ends nor works is noticed, too.
+                // Several CPUs use up the CPU time faster, so the wall time is divided among them. A run that neither ends nor
+                // uses CPU time is also noticed.
                 let seconds = limit.as_secs_f64()
                     / std::thread::available_parallelism().map_or(1.0, |n| n.get() as f64);
                 command.args(["stress", "--seconds", &format!("{seconds:.1}")]).envs(mutant);
@@ -69,7 +70,7 @@ impl Tool {
                         let left = limit.saturating_sub(used).max(Duration::from_secs(1));
                         let ran = program.run(&names, &variables, left)?.1;
                         used += ran.used;
-                        // Many cases take long by themselves; the first ones do not.
+                        // Many cases take long without a mutant; the first ones do not.
                         let passed = ran.status.map_or(used >= limit, |status| status.success());
                         if !passed {
                             return Ok(Some(Noticed { after: used, ..Noticed::of(&ran) }));
@@ -83,7 +84,7 @@ impl Tool {
             }
             Self::Simulation(program) => {
                 let bugs = tempfile::NamedTempFile::new().context("a temporary file")?;
-                // No bug has this name.
+                // No bug has this name, so no bug is planted.
                 std::fs::write(bugs.path(), "none\n")?;
                 let (seconds, path) = (limit.as_secs().to_string(), bugs.path().display().to_string());
                 let variables: Vec<(&str, &str)> = mutant
@@ -115,7 +116,7 @@ impl Noticed {
     }
 }
 
-/// The tools, all built of the mutants.
+/// Builds all tools with the mutants.
 fn tools(tree: &mut Tree) -> anyhow::Result<Vec<Tool>> {
     tree.write(None)?;
     let libraries: Vec<String> = tree.libraries().into_iter().map(str::to_owned).collect();
@@ -126,7 +127,7 @@ fn tools(tree: &mut Tree) -> anyhow::Result<Vec<Tool>> {
         &["-p", "uslab", "--lib"],
         "--cap-lints allow --cfg shuttle",
     )?;
-    // What it prints is what it found.
+    // Tests of this kind print what they found.
     let simulation = programs(&schedules, true).into_iter().next().context("cargo names no schedules")?;
     let random = tree.settle(&["test", "--no-run", "--profile", "dev"], &libraries, "")?;
     let random = programs(&random, false).into_iter().map(|program| {
@@ -142,7 +143,7 @@ fn tools(tree: &mut Tree) -> anyhow::Result<Vec<Tool>> {
     Ok(vec![Tool::Stress(stress), Tool::Random(random), Tool::Simulation(simulation)])
 }
 
-/// Draws mutants that are not known to change nothing, and says of each who notices it, and when.
+/// Draws mutants that may change something, and reports which tool notices each one, and when.
 pub(crate) fn detect(args: &Args, config: &Config, tree: &mut Tree, count: usize) -> anyhow::Result<bool> {
     let tools = tools(tree)?;
     for tool in &tools {

@@ -1,12 +1,12 @@
-//! `cargo check-mutants`: the meaning of core files is changed in one place at a time, and some test or model must fail.
+//! `cargo check-mutants`: changes the meaning of core files in one place at a time; a test or a model must fail for each change.
 //!
-//! [`mutate`](uslab_tests::mutate) makes the mutants by rule, all in one copy of the workspace; the variable `MUTANT` switches one on.
-//! So there are two builds, one of the unit and property tests and one of the loom models, however many mutants there are.
-//! Mutants that do not compile are left out until the rest does. Every test then runs once, to see which mutants it reaches
-//! and how long it takes. A mutant runs through what reaches it, cheapest first, until something fails.
+//! [`mutate`](uslab_tests::mutate) makes the mutants by rule, all in one copy of the workspace; the variable `MUTANT` enables
+//! one. So two builds suffice for any number of mutants: one of the unit and property tests, one of the loom models. Mutants that
+//! do not compile are removed until the rest does. Every test then runs once, to find the mutants that it reaches and the time
+//! that it takes. A mutant runs through the tests that reach it, cheapest first, until one fails.
 //!
-//! Tests are cheaper than models, so most mutants fall to a test. What models would notice alone is another question, and
-//! `--models` asks it: there is one build then, and no test that is not a model.
+//! Tests are cheaper than models, so tests kill most mutants. `--models` finds out what models notice alone: it makes one build,
+//! and runs no test that is not a model.
 
 mod assembly;
 mod build;
@@ -28,58 +28,61 @@ use uslab_tests::share::ShareArgs;
 
 /// Change the meaning of core files, one place at a time, and expect a test or a model to fail.
 ///
-/// A mutant is killed by a model's assertion, by a test, or only by a model that explores too little; one that nothing kills and that makes
-/// a test run for ever, twice, is out of time. What nothing notices lives: it should stand in tests/mutants.toml, with the reason why nothing
-/// could notice it. Verdicts are kept in target/mutants for each state of the sources, so that a run that was ended goes on.
+/// A mutant is killed by a model's assertion, by a test, or only by a model that explores too little. A mutant that nothing
+/// kills, but with which a test does not end, twice, is out of time. A mutant that nothing notices lives: tests/mutants.toml
+/// should list it, with the reason why nothing could notice it. Verdicts are kept in target/mutants for each state of the
+/// sources, so that an interrupted run continues.
 ///
-/// Environment: BOUND, the pre-emption bound of all models (default 1; then, for what nothing notices, the one that each states). Exit codes: 0 of those that nothing notices, of those that only a floor notices, and of those out of time no more are unexplained than
-/// tests/mutants.toml and --most-live allow; of a sample, no more with a confidence of 95 %. 1 there are more, nothing was judged, or something else is wrong, 2 wrong
-/// usage, a bad tests/mutants.toml, or a share that is missing or of another build.
+/// Environment: BOUND, the pre-emption bound of all models (default 1; then, for mutants that nothing noticed, each model's own
+/// bound). Exit codes: 0 if no more mutants live, are noticed only by a floor, or are out of time than tests/mutants.toml and
+/// --most-live allow (for a sample, with a confidence of 95 %); 1 if there are more, nothing was judged, or something else
+/// failed; 2 for wrong usage, a bad tests/mutants.toml, or a shard that is missing or of another build.
 #[derive(Debug, Parser)]
 #[command(name = "check-mutants", max_term_width = 100)]
 struct Args {
-    /// The files, relative to the workspace. Default: those that tests/mutants.toml names, or all of the libraries that are built by default
-    /// in another workspace without such a file.
+    /// The files, relative to the workspace. Default: the files that tests/mutants.toml lists; in another workspace without such
+    /// a file, all files of the libraries that it builds by default.
     #[arg(value_name = "FILE")]
     files: Vec<String>,
-    /// The manifest of another workspace, which git knows. Its tests and models are those of its libraries.
+    /// The manifest of another workspace, which git tracks. The tests and models of its libraries are run.
     #[arg(long, value_name = "FILE")]
     manifest_path: Option<PathBuf>,
     /// Print one JSON object in place of the text.
     #[arg(long)]
     json: bool,
-    /// Print the mutants, those that would not compile included, and build nothing.
+    /// Print the mutants, including those that would not compile, and build nothing.
     #[arg(long)]
     list: bool,
-    /// Run the models alone, and no other test. What they do not notice is listed, and is no fault, unless `--most-live` says so.
+    /// Run only models, and no other test. Mutants that they do not notice are listed, and fail the check only with
+    /// `--most-live`.
     #[arg(long)]
     models: bool,
-    /// Of 100 mutants so many may be neither noticed nor explained. Default: what tests/mutants.toml says.
+    /// The most mutants of 100 that may be neither noticed nor explained. Default: the number in tests/mutants.toml.
     #[arg(long, value_name = "PERCENT", conflicts_with = "detect")]
     most_live: Option<f64>,
-    /// The mutants of this processor's restartable sequences instead, each of which is a build: through the tests of the sections.
+    /// Check the mutants of this processor's restartable sequences instead, with the tests of the sections. Each needs a build.
     #[arg(long, conflicts_with_all = ["files", "manifest_path", "models", "rule"])]
     assembly: bool,
-    /// Record what it came to in tests/mutants_ran.json, which the table of claims has.
+    /// Record the results in tests/mutants_ran.json, for the table of claims.
     #[arg(long, conflicts_with_all = ["files", "manifest_path", "rule", "shard"])]
     record: bool,
-    /// Draw so many mutants, and say how much CPU time the stress, random operations and the simulation take to notice each.
+    /// Draw this many mutants, and report the CPU time that the stress, random operations and the simulation need to notice each.
     #[arg(long, value_name = "COUNT", conflicts_with_all = ["assembly", "manifest_path", "models", "sample", "minutes", "shard", "merge", "list", "json", "record"])]
     detect: Option<usize>,
-    /// Begin no mutant after so many minutes: the next run goes on with the others. What is judged by then is a sample.
+    /// Begin no mutant after this many minutes: the next run continues with the others. What has been judged by then is a sample.
     #[arg(long, value_name = "N", conflicts_with = "shard")]
     minutes: Option<u32>,
-    /// Only so many mutants, drawn at random.
+    /// Judge only this many mutants, drawn at random.
     #[arg(long, value_name = "COUNT")]
     sample: Option<usize>,
-    /// What is drawn, and in which order they run.
+    /// Seed for drawing mutants and for the order in which they run.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Only those that nothing noticed in runs that are kept, on whatever state of the sources: what has been mended since is
-    /// noticed now. Those that tests/mutants.toml argues are left out.
+    /// Judge only mutants that nothing noticed in kept runs, of any state of the sources, to see what has been fixed. Mutants
+    /// argued in tests/mutants.toml are left out.
     #[arg(long, conflicts_with_all = ["assembly", "manifest_path", "record"])]
     again: bool,
-    /// Only mutants of these rules. Default: those that tests/mutants.toml names.
+    /// Judge only mutants of these rules. Default: the rules that tests/mutants.toml lists.
     #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = RULES)]
     rule: Vec<String>,
     #[command(flatten)]
@@ -156,7 +159,7 @@ fn main() -> ExitCode {
         Some(Ok(json)) => println!("{json}"),
         _ => println!("{report}"),
     }
-    // What models leave to tests is no fault.
+    // Mutants that models leave to tests are not failures.
     let most_live = args.most_live.unwrap_or(if args.models { 100.0 } else { config.most_live });
     let few = !report.living().exceeds(most_live);
     let few = few && !report.by_floors().exceeds(config.most_by_floors);

@@ -1,4 +1,4 @@
-//! What is changed: the packages and their files, what is known to be equivalent, and which of all mutants are asked for.
+//! The mutants to judge: the packages and their files, the known equivalent mutants, and the selection by arguments.
 
 use crate::Args;
 use crate::assembly;
@@ -17,15 +17,15 @@ use uslab_tests::models::Subject;
 use uslab_tests::mutate::{Mutant, RULES};
 use uslab_tests::workspace;
 
-/// A mutant that changes nothing that could be noticed.
+/// Mutants that are known to change nothing observable.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Equivalent {
     pub(crate) file: String,
     pub(crate) function: String,
-    /// All rules if there is none.
+    /// The rule of these mutants; any rule if `None`.
     pub(crate) rule: Option<String>,
-    /// A piece of the change; all changes of the function if there is none.
+    /// A part of their change; all changes in the function if `None`.
     pub(crate) change: Option<String>,
     pub(crate) reason: String,
 }
@@ -39,18 +39,18 @@ impl Equivalent {
     }
 }
 
-/// `tests/mutants.toml`.
+/// The contents of `tests/mutants.toml`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Config {
     pub(crate) files: Vec<String>,
     /// Rules whose mutants are judged.
     pub(crate) rules: Vec<String>,
-    /// Of 100 mutants, so many may be neither noticed nor explained.
+    /// The most mutants of 100 that may be neither noticed nor explained.
     pub(crate) most_live: f64,
-    /// And so many of 100 be noticed by a floor alone.
+    /// The most mutants of 100 that may be noticed only by a floor.
     pub(crate) most_by_floors: f64,
-    /// And so many of 100 only make tests run out of time.
+    /// The most mutants of 100 that may only make tests run out of time.
     pub(crate) most_by_time: f64,
     #[serde(default)]
     pub(crate) equivalent: Vec<Equivalent>,
@@ -93,13 +93,13 @@ pub(crate) fn config(args: &Args, subjects: &Subjects) -> anyhow::Result<Config>
     Ok(config)
 }
 
-/// A package that is changed, and whose tests are run.
+/// A package that is mutated and whose tests run.
 #[derive(Clone, Debug)]
 pub(crate) struct Package {
     pub(crate) name: String,
     /// Its root module.
     pub(crate) lib: String,
-    /// Where another crate lies that its models are of.
+    /// The folder of another crate that contains its models, if they are not its own.
     pub(crate) judges: Option<&'static str>,
 }
 
@@ -109,20 +109,20 @@ impl Package {
     }
 }
 
-/// Whose packages are changed.
+/// The packages to mutate, and their workspace.
 pub(crate) struct Subjects {
     /// The workspace's root.
     pub(crate) root: PathBuf,
-    /// Of all that git knows there.
+    /// The root of the git repository.
     pub(crate) top: PathBuf,
     pub(crate) packages: Vec<Package>,
-    /// Where its models are built.
+    /// The directory in which its models are built.
     pub(crate) target: PathBuf,
-    /// They are of this workspace.
+    /// `true` if they are packages of this workspace.
     pub(crate) own: bool,
 }
 
-/// Those of this workspace.
+/// The packages of this workspace.
 pub(crate) const PACKAGES: [(&str, &str, Option<&str>); 4] = [
     ("uslab-magazine", "magazine/src/lib.rs", None),
     ("uslab-buddy", "buddy/src/lib.rs", None),
@@ -158,7 +158,7 @@ impl Subjects {
         Ok(Self { root, top, packages: found.iter().map(package).collect(), target, own: false })
     }
 
-    /// The files of all packages that ship: the modules that a build without tests may have.
+    /// The shipping files of all packages: the modules that a build without tests may contain.
     fn files(&self) -> anyhow::Result<Vec<String>> {
         let mut files = BTreeSet::new();
         for package in &self.packages {
@@ -169,13 +169,13 @@ impl Subjects {
         Ok(files.into_iter().collect())
     }
 
-    /// The path of the workspace below what git knows.
+    /// The workspace's path, relative to the repository.
     pub(crate) fn below(&self) -> &Path {
         self.root.strip_prefix(&self.top).unwrap_or(Path::new(""))
     }
 }
 
-/// Those that are asked for, in an order drawn at random: as far as a run comes, it has a sample.
+/// The selected mutants in random order, so that those judged so far are always a sample.
 pub(crate) fn chosen<'m>(args: &Args, config: &Config, all: impl Iterator<Item = &'m Mutant>) -> Vec<Mutant> {
     let rules = if args.rule.is_empty() { &config.rules } else { &args.rule };
     let asked = |mutant: &&Mutant| args.assembly || rules.contains(&mutant.rule);
@@ -194,7 +194,7 @@ pub(crate) fn chosen<'m>(args: &Args, config: &Config, all: impl Iterator<Item =
     chosen
 }
 
-/// What nothing noticed, or a floor only, in the runs that are kept.
+/// Mutants that were noticed by nothing, or only by a floor, in kept runs.
 fn lived() -> HashSet<String> {
     let kept = fs::read_dir(workspace().join("target/mutants")).into_iter().flatten().flatten();
     let kept = kept.filter(|file| file.file_name().to_string_lossy().contains(".all."));
@@ -208,13 +208,13 @@ fn lived() -> HashSet<String> {
     lived
 }
 
-/// A mutant as it is shown, without its line, which another state of the sources has elsewhere.
+/// A mutant's text without its line, which changes with the sources.
 fn without_place(mutant: &str) -> String {
     let (place, change) = mutant.split_once(' ').unwrap_or((mutant, ""));
     format!("{} {change}", place.split(':').next().unwrap_or(place))
 }
 
-/// Those of a share.
+/// The mutants of a shard.
 pub(crate) fn share_of(chosen: &[Mutant], shard: Option<Shard>) -> &[Mutant] {
     let items = shard.unwrap_or(Shard::WHOLE).items(chosen.len() as u64);
     &chosen[items.start as usize..items.end as usize]

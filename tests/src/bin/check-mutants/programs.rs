@@ -1,4 +1,4 @@
-//! The built programs of tests and models, and each of their tests by itself: how long it takes, and which mutants it reaches.
+//! Built programs of tests and models, and each of their tests: the time that it takes, and the mutants that it reaches.
 
 use anyhow::Context;
 use serde_json::Value;
@@ -13,7 +13,7 @@ use uslab_tests::models::{rows, was_cut};
 /// A built program of tests.
 pub(crate) struct Program {
     pub(crate) path: PathBuf,
-    /// Where its package lies.
+    /// The directory of its package.
     pub(crate) folder: PathBuf,
     pub(crate) name: String,
     pub(crate) models: bool,
@@ -27,14 +27,14 @@ impl Program {
         let listed = String::from_utf8_lossy(&listed.stdout);
         Ok(listed.lines().filter_map(|line| line.strip_suffix(": test")).map(str::to_owned).collect())
     }
-    /// Runs some of them, one after the other.
+    /// Runs some of its tests, one after the other.
     pub(crate) fn run(
         &self,
         tests: &[&str],
         variables: &[(&str, &str)],
         limit: Duration,
     ) -> anyhow::Result<(Ended, jobs::Ended)> {
-        // What a test starts ends as well, and so does all of it where this program is ended itself.
+        // Processes that a test starts also end, and all of them end if this program is killed.
         let most_seconds = 2 * limit.as_secs() + 1;
         let mut command = Command::new("sh");
         command
@@ -77,29 +77,30 @@ impl Program {
     }
 }
 
-/// How a run of some tests ended.
+/// The end of a run of tests.
 pub(crate) enum Ended {
     Passed,
     Failed { name: String, message: String },
     OutOfTime { name: String },
 }
 
-/// The pre-emption bound of all models, where it is asked for.
+/// The pre-emption bound of all models, if the environment sets one.
 pub(crate) fn bound() -> Option<String> {
     std::env::var("BOUND").ok()
 }
 
-/// Among the variables of a run: each model has the bound that it states.
+/// A variable for runs in which each model has the bound that it states.
 pub(crate) const OWN_BOUNDS: (&str, &str) = ("BOUND", "");
 
-/// What keeps a mutant from taking all memory, in KiB. (A test of 1,024 CPUs has 9 GiB of tables, most of which nobody touches.)
+/// A limit in KiB, so that a mutant cannot take all memory. (A test of 1,024 CPUs has 9 GiB of tables, most of which is never
+/// accessed.)
 pub(crate) const MOST_KIB: u32 = 12 << 20;
 
-/// Tests of the whole, each target a program by itself: they do what a library's own tests cannot.
+/// Integration tests, each target in a separate program. They cover more than a library's own tests can.
 pub(crate) const WHOLE: [&str; 10] =
     ["-p", "uslab-tests", "--test", "faults", "--test", "fork", "--test", "no_heap", "--test", "slab"];
 
-/// The programs that a build named.
+/// The programs that cargo's build messages name.
 pub(crate) fn programs(said: &str, models: bool) -> Vec<Program> {
     let program = |line: &str| {
         let line: Value =
@@ -111,7 +112,7 @@ pub(crate) fn programs(said: &str, models: bool) -> Vec<Program> {
     said.lines().filter_map(program).collect()
 }
 
-/// One test.
+/// One test of a program.
 pub(crate) struct Test {
     pub(crate) program: usize,
     pub(crate) name: String,
@@ -119,24 +120,24 @@ pub(crate) struct Test {
     pub(crate) reached: HashSet<u32>,
 }
 
-/// Tests that take longer than this many seconds of CPU time are left out: it is many mutants that each runs through.
+/// The most CPU time of a test, in seconds. Slower tests are left out, because each runs for many mutants.
 pub(crate) const SLOWEST: f64 = 10.0;
 
-/// What a test is, of which each runs once.
+/// The result of running a test once.
 pub(crate) enum Ran {
     Test(Test),
-    /// It takes too long to be run for every mutant.
+    /// It takes too long to run for every mutant.
     Slow,
     Wrong(String),
-    /// It is in a models' program and runs none.
+    /// It belongs to a program of models and runs no model.
     Nothing,
 }
 
-/// All tests, each run once with no mutant on.
+/// All tests; each runs once without a mutant.
 pub(crate) fn tests(programs: &[Program], wrong: &mut Vec<String>) -> anyhow::Result<Vec<Test>> {
     let mut names = vec![];
     for (i, program) in programs.iter().enumerate() {
-        // What plants a bug fails for its own reasons, and what is ignored is run by others.
+        // Tests of planted bugs fail for their own reasons, and ignored tests are run by other tests.
         let judges = program.tests()?.into_iter().filter(|name| !name.contains("planted"));
         names.extend(judges.map(|name| (i, name)));
     }
@@ -146,7 +147,7 @@ pub(crate) fn tests(programs: &[Program], wrong: &mut Vec<String>) -> anyhow::Re
         let variables = [("MUTANT_REACHED", file.path().to_str().unwrap_or_default())];
         let (ended, jobs::Ended { said, used, .. }) =
             programs[*i].run(&[name], &variables, Duration::from_secs_f64(6.0 * SLOWEST))?;
-        // A process costs something by itself.
+        // Starting a process also takes time.
         let seconds = used.as_secs_f64().max(0.01);
         let reached = fs::read_to_string(file.path())?.lines().filter_map(|line| line.parse().ok()).collect();
         let test = Test { program: *i, name: name.clone(), seconds, reached };

@@ -1,4 +1,4 @@
-//! What became of the mutants: verdicts, their counts and intervals, shares of them.
+//! The results of mutants: verdicts, their counts and intervals, and shards of them.
 
 use crate::Args;
 use crate::plan::Config;
@@ -13,10 +13,10 @@ use uslab_tests::claims::{MutantRun, MutantRuns};
 use uslab_tests::mutate::Mutant;
 use uslab_tests::workspace;
 
-/// What its shares are of.
+/// The name under which its shards are kept.
 pub(crate) const WHAT: &str = "check-mutants";
 
-/// What became of a mutant.
+/// The verdict about a mutant.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Verdict {
@@ -26,17 +26,17 @@ pub(crate) enum Verdict {
     Test { name: String, message: String },
     /// Models explored less than they should, and nothing else failed.
     Floor { name: String },
-    /// A test did not end, twice, and nothing failed.
+    /// A test did not end, twice, and no test failed.
     Time { name: String },
-    /// Nothing failed.
+    /// All tests passed.
     Lives,
-    /// Nothing reaches it.
+    /// No test reaches it.
     Unreached,
-    /// There was no time for it.
+    /// It was not judged for lack of time.
     Waits,
 }
 
-/// What is counted of verdicts, in this order.
+/// The names of the verdicts' counts, in this order.
 pub(crate) const KINDS: [&str; 7] =
     ["by models' assertions", "by tests", "by floors only", "out of time", "live", "unreached", "wait"];
 
@@ -62,35 +62,36 @@ pub(crate) struct Judged {
     #[serde(flatten)]
     pub(crate) mutant: Mutant,
     pub(crate) verdict: Verdict,
-    /// Why nothing could notice it.
+    /// The reason why nothing could notice it.
     pub(crate) equivalent: Option<String>,
 }
 
-/// What became of all; or a share's: that has some of the mutants, and all else is every share's.
+/// The whole result, or a shard's: a shard has only its mutants, and the other fields are equal in all
+/// shards.
 #[derive(Debug, Default, Deserialize, Serialize)]
 pub(crate) struct Report {
-    /// Mutants that are asked for.
+    /// The number of selected mutants.
     pub(crate) of: usize,
-    /// And all that they are drawn from.
+    /// The number of all mutants from which they were selected.
     pub(crate) from: usize,
     pub(crate) mutants: Vec<Judged>,
-    /// They were drawn from more, or not all of them are judged.
+    /// `true` if they were drawn from more, or not all of them are judged.
     pub(crate) sampled: bool,
-    /// What did not compile.
+    /// The number of mutants that did not compile.
     pub(crate) left_out: usize,
-    /// What is wrong besides.
+    /// Other errors.
     pub(crate) wrong: Vec<String>,
     pub(crate) seconds: f64,
 }
 
 impl Report {
-    /// Those that are judged: what is explained and what waits is not.
+    /// The mutants with a verdict, except explained ones and those that wait.
     pub(crate) fn judged(&self) -> impl Iterator<Item = &Judged> {
         self.mutants
             .iter()
             .filter(|of| of.verdict != Verdict::Waits && (of.verdict.noticed() || of.equivalent.is_none()))
     }
-    /// How many of them are of that kind, and with the interval of what that says of all.
+    /// The rate of judged mutants with these verdicts; for a sample, with the interval for all mutants.
     pub(crate) fn share(&self, which: impl Fn(&Verdict) -> bool) -> Rate {
         let all = self.judged().count();
         Rate { of: self.judged().filter(|of| which(&of.verdict)).count(), all, sampled: self.sampled }
@@ -113,7 +114,7 @@ impl Report {
     }
 }
 
-/// Some of all.
+/// A rate, of a sample or of all.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rate {
     pub(crate) of: usize,
@@ -122,7 +123,8 @@ pub(crate) struct Rate {
 }
 
 impl Rate {
-    /// What this says of those that it was drawn from, in 100 and with a confidence of 95 % (Wilson 1927).
+    /// The confidence interval for the whole from which the sample was drawn, in per cent, at 95 % (Wilson
+    /// 1927).
     pub(crate) fn interval(self) -> [f64; 2] {
         let (n, p) = (self.all as f64, self.of as f64 / self.all.max(1) as f64);
         if !self.sampled || self.all == 0 {
@@ -132,9 +134,10 @@ impl Rate {
         let (middle, half) = (p + z2 / (2.0 * n), 1.96 * (p * (1.0 - p) / n + z2 / (4.0 * n * n)).sqrt());
         [middle - half, middle + half].map(|bound| (100.0 * bound / (1.0 + z2 / n)).clamp(0.0, 100.0))
     }
-    /// Whether it is more than so many in 100, beyond what chance may do.
+    /// Returns `true` if the rate is more than `most` per cent with this confidence.
     pub(crate) fn exceeds(self, most: f64) -> bool {
-        // None is never too many: the bound of none of 135 is rounded to more than 0.
+        // 0 never exceeds a bound, although the interval of 0 of 135 begins at slightly more than 0 by
+        // rounding.
         self.of > 0 && self.interval()[0] > most
     }
 }
@@ -198,7 +201,8 @@ impl fmt::Display for Report {
     }
 }
 
-/// Why what was not noticed need not be; and, where `all` shares are there, reasons that nothing needs.
+/// Adds the reasons for mutants that were not noticed. If `all` shards are present, reports reasons that fit
+/// no mutant.
 pub(crate) fn explain(args: &Args, config: &Config, mut report: Report, all: bool) -> Report {
     report.mutants.sort_by_key(|of| of.mutant.number);
     let mut used = vec![false; config.equivalent.len()];
@@ -213,7 +217,7 @@ pub(crate) fn explain(args: &Args, config: &Config, mut report: Report, all: boo
     if judged.clone().count() >= 10 && !judged.clone().any(|of| of.verdict.noticed()) {
         report.wrong.push("nothing notices any of them: are they switched on?".to_owned());
     }
-    // A share may be empty, and of those that lived none may be left.
+    // A shard may be empty, and all mutants that lived may have been removed.
     if all && judged.count() == 0 && !(args.again && report.mutants.is_empty()) {
         report.wrong.push("nothing was judged".to_owned());
     }
@@ -234,9 +238,9 @@ pub(crate) fn explain(args: &Args, config: &Config, mut report: Report, all: boo
     report
 }
 
-/// Keeps what it came to, for the table of claims.
+/// Records the result for the table of claims.
 ///
-/// A run in which something is wrong is none to keep.
+/// The result of a run with an error is not recorded.
 pub(crate) fn record(args: &Args, report: Report) -> anyhow::Result<Report> {
     if !report.wrong.is_empty() {
         return Ok(report);
@@ -268,7 +272,7 @@ pub(crate) fn record(args: &Args, report: Report) -> anyhow::Result<Report> {
     Ok(report)
 }
 
-/// Leaves a share in a file: a row of what all shares have, and one of each mutant.
+/// Writes a shard to a file: a row with the fields that all shards share, and one for each mutant.
 pub(crate) fn leave(args: &Args, shard: Shard, report: Report) -> anyhow::Result<Report> {
     let mutants = report.mutants.iter().map(serde_json::to_string);
     let mutants = mutants.collect::<Result<Vec<_>, _>>()?;
@@ -287,7 +291,7 @@ pub(crate) fn leave(args: &Args, shard: Shard, report: Report) -> anyhow::Result
     Ok(report)
 }
 
-/// What all shares left.
+/// The joined results of all shards.
 pub(crate) fn merge(args: &Args) -> anyhow::Result<Report> {
     let (mut whole, mut first) = (Report::default(), None);
     for Share { shard, rows, .. } in args.share.joined(WHAT)? {
@@ -379,7 +383,7 @@ mod tests {
     #[test]
     fn a_sample_says_more_the_larger_it_is() {
         let rate = |of, all, sampled| Rate { of, all, sampled };
-        // As tables of Wilson's interval have them.
+        // As in tables of Wilson's interval.
         assert_eq!(
             rate(1, 10, true).to_string(),
             "1 of 10, 10.0 % (of all 1.8 to 40.4 % with a confidence of 95 %)"

@@ -1,4 +1,4 @@
-//! Each mutant through the tests and models that reach it, and the verdicts that are kept.
+//! Runs each mutant through the tests and models that reach it, and keeps the verdicts.
 
 use crate::Args;
 use crate::assembly;
@@ -39,7 +39,7 @@ pub(crate) fn check(
         if tree.of.own {
             built.push((tree.settle(&["test", "--no-run", "--profile", "dev"], &WHOLE, "")?, false));
         }
-        // What is cheaper comes first.
+        // The cheaper programs come first.
         built.rotate_left(1);
     }
     let chosen = chosen(args, config, tree.mutants());
@@ -85,7 +85,7 @@ fn judged(mutants: &[Mutant], verdicts: Vec<Verdict>) -> Vec<Judged> {
     judged.map(|(mutant, verdict)| Judged { mutant: mutant.clone(), verdict, equivalent: None }).collect()
 }
 
-/// The same for mutants of restartable sequences. One after the other: each is a build.
+/// As `check`, for mutants of restartable sequences, one after the other: each needs a build.
 pub(crate) fn check_assembly(
     args: &Args,
     config: &Config,
@@ -116,19 +116,19 @@ pub(crate) fn check_assembly(
     Ok(Report { of, from, sampled, mutants: judged(ours, verdicts), left_out: 0, wrong: vec![], seconds })
 }
 
-/// Seconds of tests that one process runs, from round to round.
+/// The total seconds of tests that one process runs, by round.
 pub(crate) const ROUNDS: [f64; 4] = [0.3, 1.0, 4.0, 1e9];
 
-/// For a model with its own bound.
+/// The time limit of a model with its own bound.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// A mutant that makes so many tests run out of time, each by itself, is out of time: hundreds may reach what loops for ever.
+/// If this many tests run out of time alone, the mutant is out of time: hundreds of tests may reach an endless loop.
 const ENOUGH_LATE: usize = 3;
 
-/// One mutant through all that reaches it. A program that does not end in time is left: another may fail. If none does, its tests run once
-/// more, each by itself and with four times as much time as it has among others, until [`ENOUGH_LATE`] have run out of that, too. If nothing
-/// notices the mutant, it is not `argued` to change nothing, and no bound is asked for, models have their own bounds at last, as far as they
-/// then end in time.
+/// Runs a mutant through all tests that reach it. If a program does not end in time, another one may still fail. If none does,
+/// its tests run again, each alone and with four times the time that it has among others, until [`ENOUGH_LATE`] of them have run
+/// out of time again. If nothing noticed the mutant, it is not `argued` to change nothing, and the environment sets no bound,
+/// models finally run with their own bounds, if they end in time.
 pub(crate) fn judge(
     mutant: &Mutant,
     argued: bool,
@@ -168,7 +168,7 @@ pub(crate) fn judge(
                 },
                 Ended::OutOfTime { name } => {
                     let mut rest = [batch, std::mem::take(queue)].concat();
-                    // What did not end comes first.
+                    // The test that did not end comes first.
                     rest.sort_by_key(|test| test.name != name);
                     late.extend(rest.into_iter().map(|test| (program, test)));
                 }
@@ -204,7 +204,7 @@ pub(crate) fn judge(
     Ok(Verdict::Lives)
 }
 
-/// For what takes so many seconds without a mutant.
+/// The time limit for a program that takes `seconds` without a mutant.
 fn limit(times: f64, seconds: f64) -> Duration {
     const LEAST: f64 = if cfg!(test) { 0.5 } else { 3.0 };
     Duration::from_secs_f64(times * (LEAST + 10.0 * seconds))
@@ -218,18 +218,18 @@ fn failed(program: &Program, name: String, message: String) -> Verdict {
     }
 }
 
-/// Verdicts of runs that were ended, of the same sources and the same tests.
+/// Verdicts of interrupted runs of the same sources and the same tests.
 pub(crate) struct Kept {
     pub(crate) known: HashMap<String, Verdict>,
     pub(crate) file: fs::File,
 }
 
-/// Whose verdicts they are: those of the models of some packages say less than those of all.
+/// A name for the tests behind verdicts: the models of some packages notice less than all models.
 fn judges<'p>(models: Option<impl Iterator<Item = &'p str>>) -> String {
     models.map_or("all".to_owned(), |packages| packages.fold("models".to_owned(), |by, of| by + "." + of))
 }
 
-/// The verdicts of a file that was kept; its last line may have been cut off.
+/// The verdicts in a kept file, whose last line may have been cut off.
 pub(crate) fn known(text: &str) -> impl Iterator<Item = (String, Verdict)> + '_ {
     text.lines().filter_map(|line| serde_json::from_str(line).ok())
 }
@@ -249,7 +249,7 @@ impl Kept {
     }
     pub(crate) fn keep(&self, mutant: &Mutant, verdict: Verdict) -> anyhow::Result<Verdict> {
         let line = serde_json::to_string(&(mutant.to_string(), &verdict))?;
-        // At once: it is one line of several threads.
+        // Written in one call, so that lines of several threads do not mix.
         (&self.file).write_all(format!("{line}\n").as_bytes())?;
         Ok(verdict)
     }
@@ -260,7 +260,7 @@ mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
 
-    /// What the models of one package do not notice those of another one may.
+    /// The models of one package may notice what the models of another do not.
     #[test]
     fn verdicts_of_some_models_are_not_those_of_others() {
         let packages: [&[&str]; 3] =
@@ -270,7 +270,7 @@ mod tests {
         assert_eq!(by.iter().collect::<std::collections::BTreeSet<_>>().len(), 4, "{by:?}");
     }
 
-    /// The first time that was too long was the verdict, also where another test would have failed.
+    /// Regression test: the first test that was too slow determined the verdict, although another test would have failed.
     #[test]
     fn out_of_time_is_what_does_not_end_twice_and_fails_nowhere() {
         let folder = tempfile::tempdir().unwrap();

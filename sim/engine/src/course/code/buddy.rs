@@ -10,22 +10,22 @@ use uslab_lab::demos::{Is, Part, Scene};
 use uslab_magazine::sync::catch_panic;
 
 const LAB: &str = "merge";
-/// The memory is one block of this order.
+/// The order of the only block that the memory has at first.
 const ORDER: u8 = 10;
 /// Bytes of a page.
 const PAGE: usize = 4096;
-/// Moments before a failure that are shown.
+/// Operations before a failure that are shown.
 const SHOWN: usize = 40;
 
-/// Who splits and merges.
+/// The splitting and merging of blocks.
 pub trait Buddy {
-    /// The first page of a block of `2^order` pages, which is in no list any more. `None`: there is none.
+    /// Takes a block of `2^order` pages out of its list. Returns its first page; `None` if there is none.
     fn alloc(lists: &mut FreeLists, order: u8) -> Option<u32>;
-    /// Takes a block back.
+    /// Frees a block.
     fn free(lists: &mut FreeLists, page: u32, order: u8);
 }
 
-/// Free blocks by order. Each call but [`order`](Self::order) is a look.
+/// Free blocks by order. Each call except [`order`](Self::order) is a list access.
 #[derive(Clone, Debug)]
 pub struct FreeLists {
     free: Vec<BTreeSet<u32>>,
@@ -45,42 +45,42 @@ impl FreeLists {
     /// Takes the lowest free block of an order, if there is one.
     ///
     /// # Panics
-    /// There is no such order.
+    /// Panics if there is no such order.
     pub fn pop(&mut self, order: u8) -> Option<u32> {
         self.looks += 1;
         self.free[usize::from(order)].pop_first()
     }
-    /// A block is free.
+    /// Adds a free block.
     ///
     /// # Panics
-    /// There is no such order.
+    /// Panics if there is no such order.
     pub fn push(&mut self, page: u32, order: u8) {
         self.looks += 1;
         self.free[usize::from(order)].insert(page);
     }
-    /// Takes a block that is free and has exactly this order. `false`: there is none at this page.
+    /// Takes the block at `page` if it is free and has exactly this order; otherwise returns `false`.
     ///
     /// # Panics
-    /// There is no such order.
+    /// Panics if there is no such order.
     pub fn remove(&mut self, page: u32, order: u8) -> bool {
         self.looks += 1;
         self.free[usize::from(order)].remove(&page)
     }
-    /// Blocks with their orders.
+    /// The free blocks with their orders.
     fn blocks(&self) -> impl Iterator<Item = (u32, u8)> {
         (0..).zip(&self.free).flat_map(|(order, free)| free.iter().map(move |page| (*page, order)))
     }
 }
 
-/// Something that is asked for.
+/// A request.
 #[derive(Clone, Copy, Debug)]
 enum Op {
     Alloc(u8),
-    /// One of the blocks that are out.
+    /// Frees one of the blocks in use.
     Free(u64),
 }
 
-/// Phases of many small blocks, of a mix, and of few large ones.
+/// Phases of many small blocks, of a mix, and of few large blocks.
 fn ops(seed: u32) -> Vec<Op> {
     let mut random = random(seed, "stream of merge");
     let mut ops = vec![];
@@ -98,7 +98,7 @@ fn ops(seed: u32) -> Vec<Op> {
     ops
 }
 
-/// What is wrong, and the first pages of the blocks that it is about.
+/// A violation, and the first pages of the blocks that it concerns.
 #[derive(Debug)]
 struct Wrong {
     said: String,
@@ -111,12 +111,12 @@ impl From<String> for Wrong {
     }
 }
 
-/// A memory on its way.
+/// A memory during a run.
 struct World {
     lists: FreeLists,
-    /// First page and order of each block that is out, the oldest first.
+    /// First page and order of each block in use, the oldest first.
     out: Vec<(u32, u8)>,
-    /// Looks of frees.
+    /// List accesses of frees.
     looks: u64,
 }
 
@@ -124,7 +124,7 @@ impl World {
     fn new() -> Self {
         Self { lists: FreeLists::new(), out: vec![], looks: 0 }
     }
-    /// Does it, and says what that was.
+    /// Runs a request. Returns a description of it.
     fn act<B: Buddy>(&mut self, op: Op) -> Result<String, Wrong> {
         let said = match op {
             Op::Alloc(order) => {
@@ -156,7 +156,7 @@ impl World {
         };
         self.laws().map(|()| said)
     }
-    /// Each page is in one block, and no two buddies are free.
+    /// Checks the invariants: each page is in one block, and no two buddies are free.
     fn laws(&self) -> Result<(), Wrong> {
         let about = |pages: &[u32], said| Err(Wrong { said, pages: pages.to_vec() });
         let mut owner = vec![None; 1 << ORDER];
@@ -211,7 +211,7 @@ impl World {
     }
 }
 
-/// Runs all; the looks of frees, or the operation that went wrong.
+/// Runs all requests. Returns the list accesses of frees, or the index of the request that failed.
 fn run<B: Buddy>(ops: &[Op]) -> Result<u64, (usize, Wrong)> {
     let mut world = World::new();
     for (at, op) in ops.iter().enumerate() {
@@ -221,7 +221,7 @@ fn run<B: Buddy>(ops: &[Op]) -> Result<u64, (usize, Wrong)> {
     Ok(world.looks)
 }
 
-/// Judges who splits and merges.
+/// Judges an implementation of splitting and merging.
 pub fn merge<B: Buddy>(seed: u32) -> Verdict {
     let ops = ops(seed);
     let reference = run::<Mine>(&ops).expect("the exercise is done");

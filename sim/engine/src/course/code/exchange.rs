@@ -70,7 +70,7 @@ impl<L: Layer<Object>> Policy for Layered<L> {
     }
 }
 
-/// By operation, so far: visits to the depot, and objects that came from slabs.
+/// Totals after each operation: visits to the depot, and objects that came from slabs.
 struct Costs {
     visits: Vec<u64>,
     slabs: Vec<u64>,
@@ -90,7 +90,7 @@ impl Costs {
     }
 }
 
-/// Judges a magazine layer on streams. Whether its locks are right is for the models of [`uslab_lab::course`].
+/// Judges a magazine layer on streams. The models of [`uslab_lab::course`] check its locks.
 pub fn exchange<L: Layer<Object>>(seed: u32) -> Verdict {
     let stream = exchanges(LAB, seed);
     let Ok(reference) = Costs::of::<Mine<Object>>(&stream) else { unreachable!("the exercise is done") };
@@ -104,7 +104,7 @@ pub fn exchange<L: Layer<Object>>(seed: u32) -> Verdict {
         Check::at_most("visits to the depot", last(&own.visits), bound(&reference.visits)),
         Check::at_most("objects that come from slabs", last(&own.slabs), bound(&reference.slabs)),
     ];
-    // The first visit, or object of a slab, that the other does not need.
+    // The first visit, or object from a slab, that the reference does not need.
     let more = |own: &[u64], other: &[u64]| own.iter().zip(other).position(|(own, other)| own > other);
     let first = [more(&own.visits, &reference.visits), more(&own.slabs, &reference.slabs)];
     let first = costs.iter().zip(first).find(|(check, _)| !check.holds).and_then(|(_, first)| first);

@@ -1,8 +1,8 @@
-//! What is to be written, and what it is judged by.
+//! The labs in which code is written, and their judges.
 
 use crate::course::lab::{Code, Lab, Work};
 
-/// A lab with a file to write.
+/// A lab with a file to complete.
 pub(in crate::course) struct Writing {
     name: &'static str,
     title: &'static str,

@@ -1,7 +1,7 @@
-//! The labs in which a policy is written: what it is called by, the streams that it runs on, and what it is judged by.
+//! The labs in which a policy is written: its interface, the streams on which it runs, and its judges.
 //!
-//! A policy runs operation by operation, and its laws are checked after each: an object in one place, a block free or not. Where it
-//! breaks one, or panics, its verdict carries the moments before. What it cost is compared with how the exercise may be done.
+//! A policy runs operation by operation, and its invariants are checked after each: an object is in one place, a block is free or
+//! not. If it breaks one, or panics, its verdict contains the states before. Its cost is compared with the reference's.
 
 #[cfg(feature = "course")]
 mod buddy;

@@ -8,11 +8,11 @@ use crate::{Policy, Stream};
 
 const LAB: &str = "partial";
 
-/// What a policy cost, operation by operation.
+/// The cost of a policy, operation by operation.
 struct Costs {
-    /// Slabs that there were after each operation.
+    /// The number of slabs after each operation.
     slabs: Vec<u64>,
-    /// Looks at slabs, in all.
+    /// The total number of looks at slabs.
     looks: u64,
 }
 
@@ -31,7 +31,7 @@ impl Costs {
     }
 }
 
-/// Judges a policy for which partial slab serves.
+/// Judges a policy that chooses the partial slab to serve from.
 pub fn partial<P: Policy>(seed: u32) -> Verdict {
     let stream = grows_and_falls(LAB, seed);
     let Ok(reference) = Costs::of::<Mine>(&stream) else { unreachable!("the exercise is done") };
@@ -52,7 +52,7 @@ pub fn partial<P: Policy>(seed: u32) -> Verdict {
         ),
         Check::new("when all objects are free no slab is left", format!("{left} slabs"), left == 0),
     ];
-    // Where it has most slabs that the other does not have.
+    // The operation after which it has the most slabs beyond the reference's.
     let more = own.slabs.iter().zip(&reference.slabs).map(|(own, other)| own.saturating_sub(*other));
     let worst = more.zip(1..).max_by_key(|(more, at)| (*more, u64::MAX - at)).map(|(_, at)| at);
     Verdict::costed::<P>(LAB, seed, &stream, costs, worst)

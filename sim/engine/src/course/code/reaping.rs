@@ -17,23 +17,23 @@ use uslab_lab::course::{Layer, visits};
 use uslab_magazine::Cpus;
 
 const LAB: &str = "reaping";
-/// Nanoseconds of an interval.
+/// The nanoseconds of an interval.
 const INTERVAL: u64 = 15_000_000_000;
 
-/// Decides how many full magazines a depot gives back.
+/// Decides how many full magazines a depot flushes.
 pub trait Reaper: Default + fmt::Debug {
-    /// A magazine went to the depot, or came from there: it has so many full ones now.
+    /// A magazine was returned to the depot or taken from it, which has `full` full ones now.
     fn visited(&mut self, full: usize);
-    /// An interval ends, and the depot has so many full magazines. How many go back to slabs?
+    /// An interval ends, and the depot has `full` full magazines. Returns how many to flush to slabs.
     fn reap(&mut self, full: usize) -> usize;
 }
 
-/// A depot that gives back what its reaper says.
+/// A depot that flushes as many magazines as its reaper decides.
 #[derive(Debug)]
 struct Reaped<R> {
     layer: exchange::Mine<Object>,
     reaper: R,
-    /// Full magazines that were kept at the ends of intervals, in all.
+    /// The sum of full magazines that were kept at the ends of intervals.
     kept: u64,
 }
 
@@ -100,7 +100,7 @@ impl<R: Reaper> Policy for Reaped<R> {
     }
 }
 
-/// What it cost so far, operation by operation: magazines kept, and objects from slabs.
+/// The totals after each operation: magazines kept, and objects from slabs.
 fn costs<R: Reaper>(stream: &Stream) -> Result<Vec<(u64, u64)>, Broken> {
     let (mut costs, mut slabs) = (vec![], 0);
     run::<Reaped<R>>(stream, |_, model| {
@@ -130,7 +130,7 @@ pub fn reaping<R: Reaper>(seed: u32) -> Verdict {
     );
     let found = format!("2 x {kept} + {slabs} = {}", sum((kept, slabs)));
     let check = Check::new(wanted, found, sum((kept, slabs)) as f64 <= bound);
-    // Where it has spent more than what is allowed of all of it and some, for the first time.
+    // The first operation after which its cost exceeds the total that is allowed.
     let dear = own
         .iter()
         .zip(&reference)

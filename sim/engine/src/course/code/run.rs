@@ -1,4 +1,4 @@
-//! A policy on a stream, operation by operation.
+//! Runs a policy on a stream, operation by operation.
 
 use super::verdict::{Check, Verdict};
 use crate::step::What;
@@ -9,52 +9,52 @@ use std::collections::BTreeMap;
 use uslab_lab::demos::Scene;
 use uslab_magazine::sync::catch_panic;
 
-/// What no policy may do.
+/// The invariant of all policies.
 pub(super) const LAWS: &str = "no object is handed out twice or lost";
 
-/// The step at which it went wrong.
+/// The operation at which a policy failed.
 pub(super) struct Broken {
-    /// The operation, from 1.
+    /// The operation's number, from 1.
     pub(super) at: u64,
     pub(super) wrong: String,
 }
 
-/// Moments to look at, and what is wrong at one of them. Either views or scenes.
+/// The states before a failure, and the error at one of them. It has either views or scenes.
 #[derive(Clone, Debug, Default, Serialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub(crate) struct Failure {
     /// The lab.
     pub lab: String,
-    /// What is seen.
+    /// A description of what is shown.
     pub title: String,
-    /// What is wrong.
+    /// The error.
     pub wrong: String,
-    /// The moment at which it is, from 0.
+    /// The index of the state with the error, from 0.
     pub at: usize,
-    /// The object that it is about, where there is one: its slab's first page, and which one of the slab it is.
+    /// The object that the error concerns, if there is one: the first page of its slab, and its index in the slab.
     pub object: Option<(u32, u16)>,
-    /// The blocks of memory that it is about: where they begin, in bytes.
+    /// The memory blocks that the error concerns: their offsets in bytes.
     pub blocks: Vec<usize>,
-    /// CPUs of the machine.
+    /// The number of CPUs of the machine.
     pub cpus: u32,
-    /// Names of its caches.
+    /// The names of its caches.
     pub caches: Vec<String>,
-    /// A machine.
+    /// The states of a machine.
     pub views: Vec<View>,
-    /// Or a memory.
+    /// The states of a memory.
     pub scenes: Vec<Scene>,
 }
 
-/// Moments before a failure that are shown.
+/// Operations before a failure that are shown.
 const SHOWN: u64 = 40;
 
-/// What a panic said.
+/// The message of a panic.
 pub(super) fn said(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
     format!("it panics: {}", text.unwrap_or("it does not say why"))
 }
 
-/// Runs all of it; `each` sees the model after each operation, with how many ran.
+/// Runs the whole stream; `each` gets the model after each operation, with the number of operations so far.
 pub(super) fn run<P: Policy>(
     stream: &Stream,
     mut each: impl FnMut(u64, &Model<'_, P>),
@@ -72,7 +72,7 @@ pub(super) fn run<P: Policy>(
             engine.design().check_caches().map(drop)
         });
         if let Err(wrong) = result.unwrap_or_else(|panic| Err(said(&*panic))) {
-            // What a policy left half done is not touched again.
+            // A policy that was interrupted may be inconsistent, so it is not dropped.
             std::mem::forget(engine);
             return Err(Broken { at, wrong });
         }
@@ -81,7 +81,7 @@ pub(super) fn run<P: Policy>(
     Ok(())
 }
 
-/// The moments before an operation, and it, as far as they can be shown.
+/// The states before an operation and at it, as far as they can be shown.
 pub(super) fn moments<P: Policy>(lab: &str, stream: &Stream, Broken { at, wrong }: Broken) -> Failure {
     let pages = Pages::of(stream).expect("a machine of a few CPUs");
     let (mut views, mut object, mut wrong) = (vec![], None, wrong);
@@ -89,7 +89,7 @@ pub(super) fn moments<P: Policy>(lab: &str, stream: &Stream, Broken { at, wrong 
         let mut engine = Engine::new(model, stream);
         let shown: Vec<u32> = (0..stream.caches.len() as u32).collect();
         let first = at.saturating_sub(SHOWN);
-        // Who got each object last.
+        // The last owner of each object.
         let mut owners = BTreeMap::new();
         for moment in 0..=at {
             let view = catch_panic(|| {
@@ -125,7 +125,7 @@ pub(super) fn moments<P: Policy>(lab: &str, stream: &Stream, Broken { at, wrong 
 }
 
 impl Verdict {
-    /// Of a policy that broke a law.
+    /// The verdict on a policy that broke an invariant.
     pub(super) fn broken<P: Policy>(lab: &str, seed: u32, stream: &Stream, broken: Broken) -> Self {
         let found = format!("operation {}: {}", broken.at, broken.wrong);
         let failure = moments::<P>(lab, stream, broken);
@@ -136,7 +136,8 @@ impl Verdict {
             failure: serde_json::to_value(failure).ok(),
         }
     }
-    /// Of one that kept the laws, with what it cost. If that was too much, `too_dear` is the first operation at which it was.
+    /// The verdict on a policy that kept the invariants, with its cost. If the cost was too high, `too_dear` is the first
+    /// operation at which it was.
     pub(super) fn costed<P: Policy>(
         lab: &str,
         seed: u32,

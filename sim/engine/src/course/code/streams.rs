@@ -1,4 +1,4 @@
-//! What policies run on, made from a seed.
+//! The streams on which policies run, generated from a seed.
 
 use crate::course::questions::ask::{Random, random};
 use crate::stream::{Kind, Stream, Writer};
@@ -6,7 +6,7 @@ use crate::stream::{Kind, Stream, Writer};
 /// Nanoseconds between two operations.
 const STEP: u64 = 1000;
 
-/// A stream on its way, and the objects that are in use, the oldest first.
+/// A stream that is being written, and its live objects, the oldest first.
 struct Script {
     writer: Writer,
     random: Random,
@@ -19,7 +19,7 @@ impl Script {
     fn new(lab: &str, seed: u32, cpus: u32, size: u32) -> Self {
         let mut writer = Writer::new(lab.to_owned(), cpus);
         writer.cache("dentry".to_owned(), Kind::Named, size);
-        // Not what the questions' numbers are made of.
+        // Other random numbers than those of the questions.
         let random = random(seed, &format!("stream of {lab}"));
         Self { writer, random, now: 0, born: 0, live: vec![] }
     }
@@ -40,20 +40,20 @@ impl Script {
         let object = self.live.remove(at);
         self.writer.free(cpu, object);
     }
-    /// The newest first.
+    /// Frees the newest objects.
     fn free(&mut self, cpu: u32, n: u64) {
         for _ in 0..n.min(self.live.len() as u64) {
             self.free_at(cpu, self.live.len() - 1);
         }
     }
-    /// Any of them.
+    /// Frees random objects.
     fn free_some(&mut self, cpu: u32, n: u64) {
         for _ in 0..n.min(self.live.len() as u64) {
             let at = self.random.of(0, self.live.len() as u64 - 1) as usize;
             self.free_at(cpu, at);
         }
     }
-    /// All is freed and given back.
+    /// Frees everything, and shrinks.
     fn end(mut self, cpus: u32) -> Stream {
         while !self.live.is_empty() {
             let cpu = self.live.len() as u32 % cpus;
@@ -65,7 +65,7 @@ impl Script {
     }
 }
 
-/// A cache that grows, falls to a part of that at random, and is used for a while, over and over.
+/// A cache that grows, falls at random to a part of its size, and is used for a while, repeatedly.
 pub(super) fn grows_and_falls(lab: &str, seed: u32) -> Stream {
     let mut script = Script::new(lab, seed, 1, 256);
     for _ in 0..8 {
@@ -82,7 +82,7 @@ pub(super) fn grows_and_falls(lab: &str, seed: u32) -> Stream {
     script.end(1)
 }
 
-/// Four CPUs: loops at an edge, bursts, and frees of what another CPU allocated.
+/// Four CPUs: loops at a magazine's edge, bursts, and frees of objects that another CPU allocated.
 pub(super) fn exchanges(lab: &str, seed: u32) -> Stream {
     let mut script = Script::new(lab, seed, 4, 128);
     for _ in 0..60 {

@@ -1,4 +1,4 @@
-//! Exercises as they are handed out, done, and done wrong.
+//! Tests of exercises: the starters, the references, and wrong solutions.
 
 use super::{Buddy, FreeLists, Reaper, Verdict, exchange, merge, partial, reaping, reference};
 use crate::policy::*;
@@ -15,7 +15,7 @@ mod handed_out {
 
 const SEEDS: std::ops::Range<u32> = 0..4;
 
-/// What does not hold. A step that fails has moments to look at, one of which it is.
+/// The checks that failed. A failed operation must have states to look at, one of which is its own.
 fn fails(verdict: &Verdict) -> Vec<String> {
     let failed = verdict.checks.iter().filter(|check| !check.holds);
     let said: Vec<_> = failed.map(|check| format!("{}: {}", check.wanted, check.found)).collect();
@@ -72,7 +72,7 @@ fn other_seeds_are_other_streams() {
 
 // ---------------------------------------------------------------- merge
 
-/// A way to merge; allocation is as it should be.
+/// Defines a way to merge, with the reference's allocation.
 macro_rules! merges {
     ($name:ident, |$lists:ident, $page:ident, $order:ident| $free:block) => {
         #[derive(Debug)]
@@ -155,7 +155,7 @@ fn an_allocation_that_gives_up_or_gives_twice_is_seen() {
 
 // ---------------------------------------------------------------- partial
 
-/// The fullest slab, found by a walk over all.
+/// Finds the fullest slab by a walk over all.
 #[derive(Debug)]
 struct Walks;
 
@@ -184,7 +184,7 @@ impl Policy for Walks {
     }
 }
 
-/// Forgets each hundredth object, or hands it out again, or keeps empty slabs.
+/// Loses each hundredth object, allocates it twice, or keeps empty slabs.
 #[derive(Debug)]
 struct Wrong<const HOW: u8>(Option<Object>, u32);
 
@@ -231,7 +231,7 @@ fn a_cache_that_walks_loses_gives_twice_keeps_or_panics_is_seen() {
 
 // ---------------------------------------------------------------- exchange
 
-/// One magazine for each CPU, and its lock; nothing is kept as previous.
+/// One magazine for each CPU, with its lock, and no previous one.
 #[derive(Debug)]
 struct OneMagazine<T> {
     rounds: usize,

@@ -1,37 +1,37 @@
-//! What came of a policy.
+//! The verdict on a policy.
 
 use serde::{Deserialize, Serialize};
 
-/// What came of a policy on the streams of a seed.
+/// The verdict on a policy, on the streams of a seed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Verdict {
     /// The lab.
     pub lab: String,
-    /// What made the streams.
+    /// The seed of the streams.
     pub seed: u32,
-    /// What was looked at, one by one. The first that does not hold ends it, if what comes after means nothing without it.
+    /// The checks, one by one. A failed check is the last one if later checks would mean nothing.
     pub checks: Vec<Check>,
-    /// The moments before a step that failed, as the page of failures reads them.
+    /// The states before a failed operation, in the format of the page of failures.
     pub failure: Option<serde_json::Value>,
 }
 
-/// Something that was looked at.
+/// A check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Check {
-    /// What should be.
+    /// The requirement.
     pub wanted: String,
-    /// What was found.
+    /// The result.
     pub found: String,
-    /// Whether it is so.
+    /// `true` if the requirement holds.
     pub holds: bool,
 }
 
 impl Check {
-    /// What should be, what was found, and whether that is so.
+    /// Creates a check from the requirement, the result, and whether it holds.
     pub fn new(wanted: impl Into<String>, found: impl Into<String>, holds: bool) -> Self {
         Self { wanted: wanted.into(), found: found.into(), holds }
     }
-    /// At most so many.
+    /// Checks that `found` is at most `bound`.
     #[cfg(feature = "course")]
     pub(super) fn at_most(what: &str, found: u64, bound: f64) -> Self {
         Self::new(format!("{what}: at most {bound:.0}"), found.to_string(), found as f64 <= bound)
@@ -39,15 +39,15 @@ impl Check {
 }
 
 impl Verdict {
-    /// As JSON.
+    /// Formats the verdict as JSON.
     ///
     /// # Panics
-    /// Never: it has texts and numbers only.
+    /// Never panics: it contains only texts and numbers.
     #[cfg(feature = "course")]
     pub fn json(&self) -> String {
         serde_json::to_string(self).expect("texts and numbers")
     }
-    /// Whether everything holds that was looked at.
+    /// Returns `true` if there are checks, and all hold.
     pub fn holds(&self) -> bool {
         !self.checks.is_empty() && self.checks.iter().all(|check| check.holds)
     }

@@ -1,4 +1,4 @@
-//! How questions are asked, and answers found.
+//! How questions are built, and answers found.
 
 use crate::course::lab::{Answer, Expects, Lab, Question, Work};
 use crate::design::Design;
@@ -7,7 +7,7 @@ use crate::{Engine, Path, Step, Stream, View, hash, script};
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng};
 
-/// A lab that asks.
+/// A lab with questions.
 pub(in crate::course) struct Asking {
     pub(in crate::course) name: &'static str,
     pub(super) title: &'static str,
@@ -18,7 +18,7 @@ pub(in crate::course) struct Asking {
     pub(in crate::course) ask: fn(&mut Random) -> Vec<Asked>,
 }
 
-/// A question, and how its answer is found.
+/// A question, and the function that finds its answer.
 pub(in crate::course) struct Asked {
     question: Question,
     pub(in crate::course) answer: Box<dyn Fn() -> Answer>,
@@ -33,7 +33,7 @@ impl Asking {
     }
 }
 
-/// The same on every target.
+/// Random numbers that are the same on every target.
 pub(in crate::course) struct Random(Xoshiro256PlusPlus);
 
 pub(in crate::course) fn random(seed: u32, lab: &str) -> Random {
@@ -41,14 +41,14 @@ pub(in crate::course) fn random(seed: u32, lab: &str) -> Random {
 }
 
 impl Random {
-    /// From the first to the last.
+    /// A number from `first` to `last`.
     pub(in crate::course) fn of(&mut self, first: u64, last: u64) -> u64 {
         self.0.random_range(first..=last)
     }
 }
 
 impl Asked {
-    /// With a script to run; `answer` gets what came out.
+    /// Adds a question with a script to run; `answer` gets the result.
     pub(super) fn run(
         text: impl Into<String>,
         expects: Expects,
@@ -61,7 +61,7 @@ impl Asked {
             Question { text: text.into(), expects, design: design.clone(), script: script.clone() };
         Self { question, answer: Box::new(move || answer(&Ran::of(&design, &script))) }
     }
-    /// With nothing to run.
+    /// Adds a question with nothing to run.
     pub(super) fn plain(
         text: impl Into<String>,
         expects: Expects,
@@ -79,13 +79,13 @@ pub(super) fn choice(of: &[&str]) -> Expects {
     Expects::Choice(of.iter().map(|one| (*one).to_owned()).collect())
 }
 
-/// A run of a script.
+/// The result of running a script.
 pub(super) struct Ran {
-    /// What each operation did, from the first on.
+    /// The steps of each operation, from the first on.
     did: Vec<Vec<Step>>,
-    /// The operation that is the last mark.
+    /// The operation at the last mark.
     pub(super) mark: u64,
-    /// The moment of the mark, and the last one.
+    /// The state at the mark, and the last one.
     pub(super) marked: View,
     pub(super) end: View,
 }
@@ -115,20 +115,20 @@ impl Ran {
         let spec: Spec<NoPolicy> = design.parse().expect("a design of the course");
         spec.on(&stream, Run(&stream)).expect("a machine of a few CPUs")
     }
-    /// The operations after the mark, with what each did.
+    /// The operations after the mark, with the steps of each.
     pub(super) fn after(&self) -> impl Iterator<Item = (u64, &[Step])> {
         (self.mark + 1..).zip(self.did[self.mark as usize..].iter().map(Vec::as_slice))
     }
-    /// Those that did so much, or dearer things.
+    /// The operations after the mark that were served at level `path` or a slower one.
     pub(super) fn beyond(&self, path: Path) -> Vec<u64> {
         let dear = |steps: &[Step]| steps.iter().any(|step| step.path >= Some(path));
         self.after().filter(|(_, steps)| dear(steps)).map(|(at, _)| at).collect()
     }
-    /// The last operation.
+    /// The last operation, and its last step.
     pub(super) fn last(&self) -> (u64, Option<&Step>) {
         (self.end.operation, self.did.last().and_then(|steps| steps.last()))
     }
-    /// So many of these operations, and the first of them to look at.
+    /// An answer that counts these operations, and shows the first of them.
     pub(super) fn count(&self, of: &[u64], why: String) -> Answer {
         Answer::new(of.len() as u64, why, of.first().copied().unwrap_or(self.mark + 1))
     }

@@ -1,4 +1,4 @@
-//! What colour does for a cache.
+//! The effect of slab colour on a processor's cache.
 
 use super::ask::{Asked, Asking, Random, number};
 use crate::course::lab::{Answer, Strip};
@@ -21,13 +21,13 @@ pub(super) const LAB: Asking = Asking {
 const LINE: usize = 64;
 const SETS: usize = 64;
 
-/// A slab of one page.
+/// The geometry of a slab of one page.
 fn geometry(size: usize) -> Geometry {
     let rule = OrderRule { min_order: 0, max_order: 0, min_objects: 1, ..OrderRule::for_cpus(1) };
     Geometry::new(size, LINE, &rule).expect("an object smaller than a page")
 }
 
-/// How many of so many slabs begin with their first object in each set.
+/// For each set, how many of `slabs` slabs have their first object in it.
 fn sets(size: usize, slabs: usize, colours: usize) -> [usize; SETS] {
     let set = |slab: usize| (slab * PAGE_SIZE + slab % colours * LINE) / LINE % SETS;
     let mut seen = [0; SETS];
@@ -36,12 +36,12 @@ fn sets(size: usize, slabs: usize, colours: usize) -> [usize; SETS] {
     seen
 }
 
-/// How many sets have some.
+/// The number of sets that have some.
 fn used(sets: &[usize]) -> usize {
     sets.iter().filter(|slabs| **slabs > 0).count()
 }
 
-/// A slab of a colour: what is left over lies in front of its objects and behind them.
+/// A slab with a colour: the unused space is before its objects and after them.
 fn slab(size: usize, colour: usize) -> Strip {
     let (objects, front) = (geometry(size).objects(), colour * LINE);
     let behind = PAGE_SIZE - front - objects * size;
@@ -53,7 +53,7 @@ fn slab(size: usize, colour: usize) -> Strip {
     }
 }
 
-/// The cache's sets, each as wide as a line.
+/// The cache's sets, each drawn as wide as a line.
 fn cache(sets: &[usize]) -> Strip {
     let set = |slabs: &usize| (LINE as u32, (*slabs > 0).then(|| slabs.to_string()));
     let said =
@@ -62,7 +62,7 @@ fn cache(sets: &[usize]) -> Strip {
 }
 
 fn ask(random: &mut Random) -> Vec<Asked> {
-    // All of them leave at least two lines.
+    // All of these sizes leave at least two lines unused.
     let size = [640, 704, 768, 832, 960, 1088][random.of(0, 5) as usize];
     let slabs = random.of(24, 60) as usize;
     let (objects, waste) = (geometry(size).objects(), geometry(size).waste());

@@ -1,4 +1,4 @@
-//! How large a depot has to be.
+//! The size that a depot needs.
 
 use super::ask::{Asked, Asking, Ran, Random, number};
 use crate::Path;

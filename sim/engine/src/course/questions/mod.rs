@@ -1,4 +1,4 @@
-//! The labs that ask.
+//! The labs with questions.
 
 pub(super) mod ask;
 mod colour;

@@ -1,4 +1,4 @@
-//! Pages that a CPU keeps, and zones.
+//! Per-CPU pages, and zones.
 
 use super::ask::{Asked, Asking, Random, choice, number};
 use crate::course::lab::Answer;
@@ -72,13 +72,13 @@ fn ask(random: &mut Random) -> Vec<Asked> {
             "uslab",
             zones,
             move |ran| {
-                // DMA32 lies below Normal.
+                // DMA32 is below Normal.
                 let low = |step: &Step| matches!(step.what, What::AllocPages { page, .. } if page < 8192);
                 let Some((at, _)) = ran.after().find(|(_, steps)| steps.iter().any(low)) else {
                     return Answer::new(2, "No block of DMA32 came.".to_owned(), ran.end.operation);
                 };
                 let taken = (at - ran.mark - 1) * 8;
-                // What the CPU still keeps is no longer in the zone.
+                // Pages that the CPU still keeps are no longer in the zone.
                 let left = normal - taken;
                 Answer::new(
                     u64::from(left >= 64),

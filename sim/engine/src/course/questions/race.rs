@@ -34,7 +34,7 @@ struct Change {
 }
 
 impl Change {
-    /// A previous magazine that is neither full nor empty: `[1] of 2`.
+    /// Returns `true` if the step leaves a previous magazine that is neither full nor empty: `[1] of 2`.
     fn breaks(&self) -> bool {
         let Some((rounds, size)) = self.after.as_deref().and_then(|after| after.split_once("] of ")) else {
             return false;
@@ -44,7 +44,8 @@ impl Change {
     }
 }
 
-/// The story, and the places of the step that breaks the rule and of the one that made its thread's look stale.
+/// The trace, the index of the step that breaks the rule, and the index of the step that made its thread's
+/// knowledge stale.
 fn story() -> (Story, usize, usize) {
     let story: Story =
         serde_json::from_str(include_str!("../../../data/story.json")).expect("a story that is kept");

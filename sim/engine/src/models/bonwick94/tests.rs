@@ -81,7 +81,8 @@ fn it_is_all_the_same_which_cpu_asks() {
 
 #[test]
 fn a_slab_wastes_at_most_an_eighth() {
-    // Two of 1,400 bytes leave 1,296 of a page, five leave 1,192 of two pages; eleven leave 984 of four.
+    // Slabs of 1,400-byte objects: two objects leave 1,296 bytes of one page, five leave 1,192 of two pages,
+    // eleven leave 984 of four.
     let geometry = an_eighth_of_waste(1400, u8::MAX).unwrap();
     assert_eq!((geometry.order().get(), geometry.objects(), geometry.waste()), (2, 11, 984));
     let bounded = an_eighth_of_waste(1400, 1).unwrap();
@@ -89,7 +90,7 @@ fn a_slab_wastes_at_most_an_eighth() {
     assert_eq!(an_eighth_of_waste(5000, 0).unwrap().order().get(), 1, "one object must fit");
 }
 
-/// The rules as they read.
+/// The rules in their simplest form, to compare the model with.
 pub(in crate::models) struct Rules {
     pub(in crate::models) free: Free,
     partial: Vec<u64>,

@@ -1,17 +1,18 @@
-//! The models on scripts whose outcome is worked out by hand, and beside shadows that keep every object by itself.
+//! The models on scripts with results worked out by hand, and compared with simple implementations that keep every object
+//! separately.
 
 use super::*;
 use crate::testing::{CPUS, Free, Place, Script, Shadow, agrees, script, steps};
 use proptest::prelude::*;
 
-/// Eight objects of 4,096 bytes lie in a slab.
+/// A slab has eight objects of 4,096 bytes.
 const SIZE: u32 = 4096;
 
 fn knobs(sheaf_capacity: usize, min_partial: usize) -> Knobs {
     let (cpu_partial, min_partial) = (Some(0), Some(min_partial));
     Knobs { sheaf_capacity: Some(sheaf_capacity), cpu_partial, min_partial, ..Knobs::default() }
 }
-/// Sheaves of two, in 7.x.
+/// Sheaves of two, with the rules of 7.x.
 fn play(min_partial: usize, play: impl FnOnce(&mut Script<'_, Sheaves<Node>>)) {
     script(SIZE, knobs(2, min_partial), |script: &mut Script<'_, Sheaves<Node>>| {
         assert_eq!(script.per_slab(), 8);
@@ -68,7 +69,7 @@ fn a_barn_takes_ten_full_sheaves() {
         script.free(0, 0..24);
         assert_eq!(script.counts(), (5, 40), "two sheaves of the CPU, ten of the barn");
         script.free(0, [24]);
-        // The spare sheaf is flushed: both of its objects are free on the list.
+        // The spare sheaf is flushed: both of its objects are free in slabs of the list.
         assert_eq!(
             (script.counts(), script.deeds()),
             ((5, 38), &[Deed::Miss, Deed::Remote, Deed::Relist][..])
@@ -85,7 +86,7 @@ fn a_refill_takes_slabs_until_they_have_enough_and_uses_the_last_one_first() {
         assert_eq!(script.shrink(), (4, 0), "one is free in the first slab, three in the second");
         script.alloc(0, 2);
         assert_eq!([16, 17].map(|n| script.slab_of(n)), [1, 1], "both were taken, the second one is used");
-        // The first one is in front again, what is left of the second one behind it.
+        // The first slab is in front again, and the rest of the second one is behind it.
         script.alloc(0, 2);
         assert_eq!([18, 19].map(|n| script.slab_of(n)), [0, 1]);
         assert_eq!(script.counts(), (2, 16));
@@ -94,14 +95,14 @@ fn a_refill_takes_slabs_until_they_have_enough_and_uses_the_last_one_first() {
 
 #[test]
 fn a_flush_goes_from_the_last_object_to_the_first_with_those_of_the_same_slab_nearby() {
-    // Sheaves of eight, and a flush of one with objects of two slabs in turn.
+    // Sheaves of eight, and a flush of one whose objects alternate between two slabs.
     script(SIZE, knobs(8, 5), |script: &mut Script<'_, Sheaves<Node>>| {
         script.alloc(0, 16);
         let (a, b): (Vec<_>, Vec<_>) = (0..16).partition(|n| script.slab_of(*n) == 0);
         assert_eq!((a.len(), b.len()), (8, 8));
         script.free(0, [a[0], b[0], b[1], b[2], a[1]]);
         script.shrink();
-        // The two of `a` are apart by three of `b`: so `a` is on the list first, and its first object follows as the last one.
+        // Three objects of `b` are between the two of `a`. So `a` enters the list first, and its first object is put back last.
         assert_eq!(script.counts(), (2, 11));
         script.alloc(1, 5);
         assert_eq!(script.counts(), (3, 19), "a sheaf of eight: five of these, and three of a new slab");
@@ -110,7 +111,7 @@ fn a_flush_goes_from_the_last_object_to_the_first_with_those_of_the_same_slab_ne
 
 #[test]
 fn a_slab_that_falls_empty_is_freed_if_the_list_has_enough_without_it() {
-    // One that is on the list counts itself.
+    // A slab on the list is itself counted.
     for (min_partial, slabs) in [(0, 0), (1, 0), (2, 1)] {
         script(SIZE, knobs(0, min_partial), |script: &mut Script<'_, Sheaves<Node>>| {
             script.alloc(0, 8);
@@ -127,7 +128,7 @@ fn what_is_free_after_a_grace_period_waits_as_a_whole_sheaf() {
         script.free_after_grace(0, [0]);
         assert_eq!(script.counts(), (1, 4), "an rcu sheaf counts as active");
         script.free_after_grace(0, [1]);
-        // The sheaf is full. Before its grace period ends, others refill from slabs.
+        // The sheaf is full. Before its grace period ends, other CPUs refill from slabs.
         script.alloc(1, 1);
         assert_eq!(script.deeds(), [Deed::Miss, Deed::Refill(2), Deed::Remote, Deed::Relist]);
         script.alloc(1, 1);
@@ -190,17 +191,17 @@ fn a_shrink_empties_sheaves_and_barn() {
 
 type Sheaf = Vec<Place>;
 
-/// What is below sheaves, as its rules read.
+/// The layer below sheaves, in the simplest form of its rules.
 trait Ground {
     fn refill(&mut self, cpu: usize, room: usize) -> Sheaf;
-    /// Objects of one slab.
+    /// Takes back objects of one slab.
     fn take_back(&mut self, cpu: usize, objects: &[Place]);
     fn shrink(&mut self);
     fn slabs(&self) -> u64;
     fn active(&self) -> u64;
 }
 
-/// That of SLUB until 6.17.
+/// The layer of SLUB until 6.17.
 struct CpuSlabs(slub::tests::Rules);
 
 impl Ground for CpuSlabs {
@@ -290,10 +291,10 @@ impl Ground for Listed {
     }
 }
 
-/// The rules as they read.
+/// The rules in their simplest form, to compare the model with.
 struct Rules<G> {
     capacity: usize,
-    /// Main and spare of each CPU; both are there from the first free or refill on.
+    /// Main and spare sheaf of each CPU; both exist from the CPU's first free or refill on.
     cpus: Vec<(Sheaf, Option<Sheaf>)>,
     barn: Vec<Sheaf>,
     ground: G,
@@ -306,7 +307,8 @@ impl<G: Ground> Rules<G> {
     fn flush(&mut self, cpu: usize, mut sheaf: Sheaf) {
         while let Some(last) = sheaf.pop() {
             let mut same = vec![last];
-            // From the end on, until three of other slabs were seen. What was last takes a found one's place.
+            // From the end on, until three objects of other slabs were seen. The last object takes the place of one that was
+            // found.
             let (mut at, mut others) = (sheaf.len(), 0);
             while at > 0 && others < 3 {
                 at -= 1;

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 fn knobs(limit: u32, batchcount: u32, shared: u32) -> Knobs {
     Knobs { limit: Some(limit), batchcount: Some(batchcount), shared: Some(shared) }
 }
-/// Four objects a slab, arrays of four that move two at once, a shared array of two, and at most 12 free objects in slabs:
+/// Four objects in a slab, arrays of four that move two together, a shared array of two, and at most 12 free objects in slabs:
 /// four batches of two, and a slab.
 fn play(play: impl FnOnce(&mut Script<'_, Slab>)) {
     script(1024, knobs(4, 2, 1), |script: &mut Script<'_, Slab>| {
@@ -72,8 +72,8 @@ fn free_slabs_beyond_the_bound_go_the_longest_free_first() {
     play(|script| {
         script.alloc(0, 24);
         script.free(0, 0..24);
-        // Four stay in the array and two in the shared one, so 18 would be free in slabs. At 14 the first free slab goes, and
-        // at 14 again the second.
+        // Four objects stay in the array and two in the shared one, so 18 would be free in slabs. When 14 are free, the first
+        // free slab is given back; when 14 are free again, the second.
         assert_eq!(script.counts(), (4, 6));
     });
 }
@@ -83,14 +83,14 @@ fn free_slabs_that_nobody_needed_for_four_seconds_go() {
     play(|script| {
         script.alloc(0, 12);
         script.free(0, 0..12);
-        // Six are in arrays. The slab of 4 to 7 is free; three fifths of a slab are one slab.
+        // Six objects are in arrays. The slab of 4 to 7 is free. Three fifths of a slab are rounded up to one slab.
         assert_eq!(script.counts(), (3, 6));
         script.wait(4);
         assert_eq!(script.counts().0, 2);
     });
 }
 
-/// One damaged time kept it busy for hours.
+/// A regression: one damaged time in a trace kept the model busy for hours.
 #[test]
 fn of_a_clock_that_jumps_the_last_intervals_are_played() {
     play(|script| {
@@ -124,11 +124,11 @@ fn arrays_are_as_large_as_objects_are_small() {
     );
 }
 
-/// The rules as they read.
+/// The rules in their simplest form, to compare the model with.
 struct Rules {
     free: Free,
     arrays: Vec<(Vec<Place>, bool)>,
-    /// The last array is the shared one.
+    /// Limits of the arrays. The last array is the shared one.
     limits: Vec<usize>,
     batch: usize,
     bound: u64,

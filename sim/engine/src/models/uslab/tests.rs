@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use uslab::{Block, Magazines};
 use uslab_magazine::{Path, Paths};
 
-/// Eight objects of 4,096 bytes lie in a slab, and six slabs with room stay.
+/// A slab has eight objects of 4,096 bytes, and up to six slabs with room are kept.
 const SIZE: u32 = 4096;
 
 fn knobs(capacity: u16, depot_limit: u32) -> Knobs {
@@ -36,9 +36,9 @@ fn each_fill_asks_for_twice_as_many_and_takes_what_is_listed() {
         told(&[], (1, 3));
         told(&[Deed::Refill(4)], (1, 7));
         (0..3).for_each(|_| told(&[], (1, 7)));
-        // It asks for eight, and there is one.
+        // The fill may take eight objects, and there is one.
         told(&[Deed::Refill(1)], (1, 8));
-        // Then for sixteen, and a slab has eight.
+        // The next fill may take sixteen, and a slab has eight.
         told(&[Deed::Refill(0), Deed::Made, Deed::Refill(8)], (2, 16));
     });
 }
@@ -57,8 +57,8 @@ fn a_stack_gets_twice_as_many_places_when_they_are_used_up() {
     });
 }
 
-/// Seven objects are out of their slab: two with callers, two in the depot, three on the stack of CPU 0, where 0 and 3 were
-/// freed last. Where those of the depot lie, the newer one first: 2 and 1.
+/// Seven objects are not in their slab: two are allocated, two in the depot, three on the stack of CPU 0, where 0 and 3 were
+/// freed last. Returns the places of the objects in the depot, the newer one first: 2 and 1.
 fn a_magazine_in_the_depot(script: &mut Script<'_, Uslab>) -> [(u64, u16); 2] {
     script.alloc(0, 6);
     let places = [2, 1].map(|number| script.place(number));
@@ -103,7 +103,7 @@ fn what_a_full_depot_does_not_take_goes_to_its_slabs() {
 
 #[test]
 fn the_fullest_slab_serves_first_and_its_lowest_object() {
-    // A stack of two, whose upper one goes to its slab.
+    // The stack has two objects; each further free moves the upper one to its slab.
     play(knobs(1, 0), |script| {
         script.alloc(0, 24);
         let places = [8, 16, 17, 0, 1, 2].map(|number| script.place(number));
@@ -120,9 +120,9 @@ fn a_slab_that_falls_empty_goes_if_six_have_room() {
     play(knobs(1, 0), |script| {
         script.alloc(0, 64);
         script.free(0, 0..48);
-        // The stack holds 0 and 47. Of the first six slabs the first one and the last one are partial.
+        // The stack holds 0 and 47. Of the first six slabs the first and the last are partial.
         assert_eq!(script.counts(), (8, 18));
-        // The sixth is empty and there are six with room; so it is when the seventh is.
+        // The sixth slab becomes empty while six have room, so it is given back; later the seventh, too.
         script.free(0, [48]);
         assert_eq!((script.deeds(), script.counts()), (&[Deed::Flush(1), Deed::Released][..], (7, 17)));
         script.free(0, 49..64);
@@ -151,13 +151,13 @@ fn a_shrink_empties_all_and_sorts_slabs_by_their_free_objects() {
     script(16, knobs(1, 0), |script: &mut Script<'_, Uslab>| {
         assert_eq!(script.per_slab(), 256);
         script.alloc(0, 768);
-        // With 40, 35 and 10 objects free, all three are in the fullest band.
+        // With 40, 35 and 10 free objects, all three slabs are in the fullest band.
         script.free(0, (0..40).chain(256..291).chain(512..522));
         assert_eq!(script.counts(), (3, 685), "two lie on the stack");
         assert_eq!((script.shrink(), script.counts()), ((2, 0), (3, 683)));
         let expected = [600, 100, 400].map(|number| script.slab_of(number));
         script.alloc(0, 85);
-        // Beyond 32 free objects slabs stay behind, as they were.
+        // Slabs with more than 32 free objects are not sorted: they stay behind, in their order.
         let served: Vec<_> = (768..853).map(|number| script.slab_of(number)).collect();
         let [first, second, third] = expected;
         assert_eq!(served, [[first].repeat(10), [second].repeat(40), [third].repeat(35)].concat());
@@ -194,15 +194,15 @@ fn magazines_are_as_large_as_objects_are_small() {
     );
 }
 
-// ---- beside the shipping code ----
+// ---- compared with the shipping code ----
 
-/// What both are made of.
+/// The configuration of both.
 #[derive(Clone, Debug)]
 struct Setup {
     cpus: u32,
-    /// Bytes of an object, for each cache.
+    /// Object size in bytes, for each cache.
     sizes: Vec<u32>,
-    /// Capacity, stock and limit of the depot, where they are not by size.
+    /// Capacity, stock and limit of the depot; `None` is by object size.
     sized: Option<(u16, u16, u32)>,
 }
 
@@ -215,7 +215,7 @@ impl Setup {
     }
     fn knobs(&self) -> Knobs {
         match self.sized {
-            // They are filled whole.
+            // With given sizes, the shipping code fills whole magazines.
             Some((capacity, stock, depot_limit)) => Knobs {
                 capacity: Some(capacity),
                 first_fill: Some(capacity),
@@ -227,7 +227,7 @@ impl Setup {
     }
 }
 
-/// Which of the objects that are out are freed.
+/// The allocated object to free.
 #[derive(Clone, Copy, Debug)]
 enum Pick {
     Newest,
@@ -237,12 +237,12 @@ enum Pick {
 
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// So many of a cache.
+    /// CPU, cache, and number of objects to allocate.
     Alloc(u32, usize, usize),
     Free(u32, Pick, usize),
-    /// All caches shrink.
+    /// Shrinks all caches.
     Shrink,
-    /// A reaping interval ends.
+    /// Ends a reaping interval.
     Reap,
 }
 
@@ -250,12 +250,12 @@ enum Step {
 struct Pair<'m, 'p> {
     shipping: Shipping<'m>,
     model: Model<'p, Uslab>,
-    /// For each cache, which of its slabs lies at a page: how many were made before it.
+    /// For each cache, the slab at each page, identified by the number of slabs made before it.
     born: Vec<HashMap<u32, u64>>,
     held: Vec<(usize, Block<'m>, Given<'p>)>,
 }
 
-/// What counts of a cache: the shipping code's numbers.
+/// The shipping code's numbers of a cache.
 type Seen = uslab::CacheInfo;
 
 impl<'m, 'p> Pair<'m, 'p> {
@@ -285,7 +285,7 @@ impl<'m, 'p> Pair<'m, 'p> {
         let after = self.compare_operation(cache, &before, paths);
         let (page, index) = self.shipping.place(number, &block).expect("an object of a slab");
         if after.slabs_made > before.slabs_made {
-            // The one that was made for it.
+            // The slab was made for this allocation.
             self.born[cache].insert(page, before.slabs_made);
         }
         let Given::Object(object) = given else { unreachable!("it has a slab") };
@@ -332,7 +332,7 @@ impl<'m, 'p> Pair<'m, 'p> {
         (0..self.born.len()).for_each(|cache| self.compare(cache));
     }
 
-    /// What an allocation or free has done: the same class, the same deeds, and what is then where.
+    /// Compares an allocation or free: the class, the steps, and the numbers of objects in each place afterwards.
     fn compare_operation(&mut self, cache: usize, before: &Seen, paths: Paths) -> Seen {
         let after = self.see(cache);
         let (told, did) = (class(paths, self.model.paths()), class(before.paths, after.paths));
@@ -367,7 +367,7 @@ impl<'m, 'p> Pair<'m, 'p> {
         self.compare(cache);
         after
     }
-    /// What is where.
+    /// Compares the numbers of objects in each place.
     fn compare(&self, cache: usize) {
         let cache = cache as u32;
         assert_eq!(self.model.counts(cache), self.shipping.counts(cache), "the model, the shipping code");
@@ -379,14 +379,14 @@ impl<'m, 'p> Pair<'m, 'p> {
     }
 }
 
-/// The class of the one operation between the two.
+/// The class of the single operation between the two counts.
 fn class(before: Paths, after: Paths) -> Path {
     let counted = Path::ALL.map(|path| after.of(path) - before.of(path));
     assert_eq!(counted.iter().sum::<u64>(), 1, "one operation: {before:?}, {after:?}");
     let class = counted.iter().position(|n| *n == 1).expect("it is of one class");
     Path::ALL[class]
 }
-/// The dearest that an operation did which also committed memory: for its pages, its stack or its depot.
+/// The class of an operation without its commit of memory (for its pages, its stack or its depot).
 fn beside_memory(before: &Seen, after: &Seen) -> Path {
     if (before.slabs_made, before.slabs_released) != (after.slabs_made, after.slabs_released) {
         Path::Pages
@@ -399,7 +399,7 @@ fn beside_memory(before: &Seen, after: &Seen) -> Path {
     }
 }
 
-/// Runs both, with at most so many objects out, and compares all the way until nothing is left.
+/// Runs both, with at most `most` objects allocated at a time, and compares them until everything is freed.
 fn side_by_side(setup: &Setup, steps: impl IntoIterator<Item = Step>, most: usize) -> Paths {
     let machine = Machine::with(setup.cpus, setup.magazines()).expect("a machine of addresses");
     let pages = Pages::new(setup.cpus).expect("a machine of addresses");
@@ -443,7 +443,7 @@ proptest! {
     }
 }
 
-/// Stacks and depots of each size, from empty to full and on.
+/// Stacks and depots of each size are filled from empty to full, and beyond.
 #[test]
 fn stacks_and_depots_hold_as_much_as_the_shipping_ones() {
     for size in [1024, 4096, 12_000, 300_000] {
@@ -456,7 +456,7 @@ fn stacks_and_depots_hold_as_much_as_the_shipping_ones() {
     }
 }
 
-/// The bounds in objects and magazines, too many to look at each time.
+/// Only the limits in objects and magazines are checked: there are too many objects to compare after each operation.
 #[test]
 fn stacks_and_depots_of_small_objects_hold_as_much_as_the_shipping_ones() {
     let setup = Setup { cpus: 1, sizes: vec![64], sized: None };

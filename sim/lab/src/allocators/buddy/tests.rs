@@ -82,8 +82,8 @@ fn what_is_no_power_of_two_is_several_blocks_and_none_reaches_beyond_the_end() {
     assert!(buddy.alloc(Layout::from_size_align(1, 8192).unwrap()).is_none());
 }
 
-/// The free of the tutorial's listing ("Memory Allocators from Scratch"): it goes on with the lower block, counts the size
-/// in a local number, and writes neither size nor flag back.
+/// The free function of the tutorial's listing ("Memory Allocators from Scratch"): it continues with the lower block, but keeps
+/// the merged size in a local variable and writes neither size nor flag back.
 #[test]
 fn a_free_that_does_not_write_size_and_flag_back_merges_too_little_later() {
     #[derive(Clone, Copy, Debug, PartialEq)]
@@ -105,7 +105,7 @@ fn a_free_that_does_not_write_size_and_flag_back_merges_too_little_later() {
         }
         merges
     };
-    // 64 bytes as 16, 16 and a free 32.
+    // 64 bytes, split into 16, 16 and a free block of 32.
     let used = |size| Listed { size, is_free: false };
     let mut blocks =
         [(0, used(16)), (16, used(16)), (32, Listed { size: 32, is_free: true })].into_iter().collect();
@@ -127,12 +127,12 @@ fn what_the_rounding_costs_depends_on_how_sizes_are_spread_and_on_what_is_averag
     let up = |n: u64| round_up_pow2(n as usize).unwrap() as f64;
     let sum = |of: &dyn Fn(u64) -> f64| ((1 << 10) + 1..=1_u64 << 20).map(of).sum::<f64>();
 
-    // All sizes equally likely: blocks take 4/3 of what is asked for, so a quarter of what they take is waste. The mean of
+    // All sizes are equally likely: blocks take 4/3 of the requested bytes, so a quarter of what they take is waste. The mean of
     // the ratios is larger: 2 ln 2.
     close(sum(&up) / sum(&|n| n as f64), 4.0 / 3.0);
     close(1.0 - sum(&|n| n as f64) / sum(&up), 0.25);
     close(sum(&|n| up(n) / n as f64) / sum(&|_| 1.0), 2.0 * core::f64::consts::LN_2);
-    // All octaves equally likely, so that a size weighs 1/n: the mean of the ratios is 1 / ln 2, the 1.44 that is often told.
+    // All octaves are equally likely, so a size has weight 1/n: the mean of the ratios is 1 / ln 2, the often quoted 1.44.
     let weights = sum(&|n| 1.0 / n as f64);
     close(sum(&|n| up(n) / (n * n) as f64) / weights, core::f64::consts::LOG2_E);
 }

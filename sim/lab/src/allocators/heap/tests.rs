@@ -1,7 +1,7 @@
 use super::*;
 use uslab::pool::words::Words;
 
-/// What blocks are multiples of.
+/// Sizes of blocks are multiples of this.
 const UNIT: usize = 16;
 
 fn layout(size: usize) -> Layout {
@@ -10,7 +10,8 @@ fn layout(size: usize) -> Layout {
 fn heap(fit: Fit, order: Order) -> Heap {
     Heap::new(1024, fit, order).unwrap()
 }
-/// A heap with free blocks of 64, 32 and 48 bytes of payload, by address, freed in that order; and what keeps them apart.
+/// A heap with free blocks of 64, 32 and 48 bytes, in this order by address, freed in this order; and the blocks that separate
+/// them.
 fn with_holes(fit: Fit, order: Order) -> (Heap, Vec<Piece>) {
     let mut heap = heap(fit, order);
     let mut blocks: Vec<_> =
@@ -38,7 +39,7 @@ fn each_policy_takes_the_block_that_its_name_says() {
     assert_eq!(next, [208, 240, 272], "from where the last search ended");
 }
 
-/// It went back to where it had begun.
+/// Regression test: the search returned to where it had begun.
 #[test]
 fn next_fit_goes_on_behind_an_exact_fit() {
     let mut heap = heap(Fit::Next, Order::Address);
@@ -95,7 +96,7 @@ fn many_holes_of_16_bytes_do_not_serve_4_kilobytes() {
     assert_eq!(holes.count * UNIT, 8 << 10, "half of the heap is free");
     assert!(heap.alloc(layout(4096)).is_none());
     assert!(heap.alloc(layout(9)).is_none());
-    // Each block between two holes makes them one.
+    // Freeing the block between two holes merges all three.
     blocks.into_iter().flatten().for_each(|block| heap.free(block));
     assert!(heap.alloc(layout(4096)).is_some());
 }

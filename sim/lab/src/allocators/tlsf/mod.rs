@@ -1,7 +1,8 @@
-//! TLSF, two-level segregated fit: the library's [`Tlsf`](uslab::pool::Tlsf), in memory that counts, and with a search to compare.
+//! TLSF, two-level segregated fit: the library's [`Tlsf`](uslab::pool::Tlsf), in memory that counts accesses, and with another
+//! search for comparison.
 //!
-//! A step is a word of a bitmap that is looked at, or with [`Search::Scan`] the head of a list: with the bitmaps three at
-//! most.
+//! A step is an inspected word of a bitmap, or with [`Search::Scan`] an inspected head of a list. With the bitmaps there are at
+//! most three.
 
 use super::allocator::{Allocator, Holes, Work};
 use super::memory::{ConfigError, Memory, NONE, Piece, of_the_library};
@@ -11,12 +12,12 @@ use core::ops::Range;
 use uslab::pool::tlsf::Blocks;
 pub use uslab::pool::tlsf::classes;
 
-/// How a class with a free block is found. Both find the same one.
+/// How a class with a free block is found. Both searches find the same one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Search {
     /// By bit scans in the two bitmaps.
     Bitmaps,
-    /// By looking at the head of one list after the other: what segregated lists cost without bitmaps.
+    /// By inspecting the heads of the lists in order: the cost of segregated lists without bitmaps.
     Scan,
 }
 
@@ -41,10 +42,10 @@ pub struct Tlsf {
 }
 
 impl Tlsf {
-    /// A heap of so many bytes, of which 16 are its ends, with `2^sli` classes in a doubling.
+    /// Creates a heap of `bytes` bytes, of which its end markers take 16, with `2^sli` classes in a doubling.
     ///
     /// # Errors
-    /// Fewer than 32 bytes, more than [`Memory::MOST`], no multiple of 16; `sli` not 2 to 5.
+    /// `bytes` is less than 32, more than [`Memory::MOST`], or not a multiple of 16; or `sli` is not from 2 to 5.
     pub fn new(bytes: usize, sli: u32, search: Search) -> Result<Self, ConfigError> {
         let blocks = Blocks::new(Memory::new(bytes, 32, 16)?, sli)?;
         Ok(Self { blocks, search, work: Work::default() })
@@ -54,13 +55,13 @@ impl Tlsf {
     pub fn classes(&self) -> Classes {
         self.blocks.classes()
     }
-    /// The class that a search for `layout` begins at; `None`: it is too large.
+    /// The class at which a search for `layout` begins; `None` if the layout is too large.
     pub fn first_class(&self, layout: Layout) -> Option<Class> {
-        // With its header, in multiples of 16.
+        // The size with its header, in multiples of 16.
         let need = layout.size().checked_add(4)?.checked_next_multiple_of(16)?;
         self.blocks.first_class(need, layout.align())
     }
-    /// The bitmap of the first level, and those of the second: which classes have a free block.
+    /// The bitmap of the first level and the bitmaps of the second, which show the classes that have a free block.
     pub fn bitmaps(&self) -> (u32, &[u32]) {
         self.blocks.bitmaps()
     }
@@ -77,7 +78,7 @@ impl Tlsf {
     }
 }
 
-/// The first class with a free block, from `class` on, by the heads of the lists.
+/// The first class from `class` on with a free block, by the heads of the lists.
 fn find_in_heads(blocks: &Blocks<Memory>, class: Class) -> (Option<Class>, u64) {
     let steps = blocks.classes().steps();
     let from = class.fl * steps + class.sl;

@@ -1,6 +1,6 @@
 use super::*;
 
-/// Bytes of a header, and what blocks are multiples of.
+/// Bytes of a header, and the unit of block sizes.
 const HEADER: usize = 4;
 const UNIT: usize = 16;
 
@@ -8,7 +8,8 @@ fn layout(size: usize) -> Layout {
     Layout::from_size_align(size, 1).unwrap()
 }
 
-/// A heap whose free blocks have these sizes, headers included, besides the rest at its end; and what keeps them apart.
+/// A heap with free blocks of these sizes, headers included, in addition to the rest at its end; and the blocks that separate
+/// them.
 fn with_free(bytes: usize, sli: u32, search: Search, sizes: &[usize]) -> (Tlsf, Vec<Piece>) {
     let mut tlsf = Tlsf::new(bytes, sli, search).unwrap();
     let mut kept = vec![];
@@ -24,17 +25,17 @@ fn with_free(bytes: usize, sli: u32, search: Search, sizes: &[usize]) -> (Tlsf, 
 
 #[test]
 fn both_scans_light_up_for_a_request_of_the_widget() {
-    // Two second-level bits, 16 bytes the smallest. Free: 48 (fl 1, sl 2), 96 (fl 2, sl 2), and the rest of 1024 bytes.
+    // Two second-level bits; the smallest block has 16 bytes. Free: 48 (fl 1, sl 2), 96 (fl 2, sl 2), and the rest of 1024 bytes.
     let (mut tlsf, _kept) = with_free(1024, 2, Search::Bitmaps, &[48, 96]);
     let rest = tlsf.classes().of(1024 - 16 - 48 - 96 - 32);
     assert_eq!(rest, Class { fl: 5, sl: 2 });
     let (fl_bitmap, sl_bitmaps) = tlsf.blocks.bitmaps();
     assert_eq!((fl_bitmap, sl_bitmaps[1], sl_bitmaps[2]), (0b10_0110, 0b100, 0b100));
-    // 44 bytes are 48 with the header: its own class has a block, one scan.
+    // 44 bytes are 48 with the header: that class has a block, found by one scan.
     assert_eq!(tlsf.blocks.find(tlsf.blocks.first_class(48, 1).unwrap()), (Some(Class { fl: 1, sl: 2 }), 1));
-    // 60 bytes are 64: nothing else in doubling 1 matters; doubling 2 has step 2.
+    // 60 bytes are 64: no other class of doubling 1 qualifies; doubling 2 has step 2.
     assert_eq!(tlsf.blocks.find(tlsf.blocks.first_class(64, 1).unwrap()), (Some(Class { fl: 2, sl: 2 }), 1));
-    // 64 with the first step of doubling 3 wanted: on to the first level, and down again.
+    // A search for the first step of doubling 3 uses the first level, and then the second level again.
     assert_eq!(tlsf.blocks.find(Class { fl: 3, sl: 0 }), (Some(rest), 3));
     assert_eq!(tlsf.blocks.find(Class { fl: 5, sl: 3 }), (None, 2));
     assert_eq!(tlsf.blocks.find(Class { fl: 9, sl: 0 }), (None, 0));
@@ -49,7 +50,7 @@ fn a_block_of_the_requests_own_class_is_passed_over_though_it_would_fit() {
     while tlsf.holes().count > 1 {
         kept.push(tlsf.alloc(layout(300)).or_else(|| tlsf.alloc(layout(12))).unwrap());
     }
-    // Free is one block of 144, of class 128..159: a search for 144 begins at 160.
+    // One block of 144 is free, in the class 128..159; a search for 144 begins at the class 160.
     assert_eq!(tlsf.holes().largest, 140);
     assert!(tlsf.alloc(layout(140)).is_none());
     assert!(tlsf.alloc(layout(124)).is_some(), "128 begins a class");
@@ -75,7 +76,7 @@ fn without_bitmaps_a_search_looks_at_every_head_on_its_way() {
         tlsf.alloc(layout(12)).unwrap();
         tlsf.work().longest
     };
-    // From 16 bytes to 64 KiB are 12 doublings of 16 classes; the free block is of doubling 11.
+    // From 16 bytes to 64 KiB there are 12 doublings of 16 classes; the free block is in doubling 11.
     assert_eq!((longest(Search::Bitmaps), longest(Search::Scan)), (Some(3), Some(12 * 16)));
 }
 

@@ -1,5 +1,5 @@
-//! How the layer is checked: scenarios for loom and for shuttle on one world; property tests on simulated CPUs; and that
-//! the tutorial says what is so.
+//! How the layer is checked: scenarios for loom and for shuttle on a common world; property tests on simulated CPUs; and a
+//! comparison of the tutorial with the code.
 
 #[cfg(loom)]
 mod models;

@@ -1,4 +1,5 @@
-//! What loom runs: two or three threads. Begin with [`one_cpu`]; the tutorial (`README.md` of this crate) walks through it.
+//! The models that loom runs: two or three threads. Begin with [`one_cpu`]; the tutorial (`README.md` of this crate) walks
+//! through it.
 
 use super::scenarios::ALL;
 use super::world::{SharedSupplier, World, alloc_then_free, run};
@@ -15,7 +16,7 @@ fn drain(world: &World) -> Kept {
     world.cache.drain();
     vec![]
 }
-/// The models are small. This one shows that they have not collapsed: loom runs the sections of a lock in every order.
+/// The models are small. This one shows that they have not collapsed: loom runs the lock's sections in every order.
 #[test]
 fn sections_run_in_every_order() {
     static ORDERS: Counter = Counter::new(0);
@@ -32,22 +33,22 @@ fn sections_run_in_every_order() {
         });
         append(&order, 0);
         threads.into_iter().for_each(|thread| thread.join().unwrap());
-        // A bit for each order that was met: 3 digits of base 3.
+        // A bit for each order that occurred: 3 digits of base 3.
         ORDERS.set(ORDERS.get() | 1 << *order.lock());
     });
-    // `BOUND` may have left some out.
+    // A lower `BOUND` may have excluded some.
     assert!(executions < 200 || ORDERS.get().count_ones() == 6, "three threads have six orders");
 }
 
 // ---------------------------------------------------------------- C1: rounds
 
-/// Both find two objects in the loaded magazine of their CPU; each takes one and gives it back.
+/// Both threads find two objects in the loaded magazine of their CPU; each allocates one and frees it.
 pub(super) fn one_cpu() {
     let world = World::new(1, 2, 2).cpu(0, &[1, 2], &[]).nothing_else();
     run(world, (Script::on(0), alloc_then_free), &[(Script::on(0), alloc_then_free)]);
 }
 
-/// One allocates two objects and frees them, and is moved to the other CPU in between.
+/// A thread allocates two objects and frees them, and is moved to the other CPU in between.
 pub(super) fn moved(script: Script) {
     let world = World::new(2, 1, 3).cpu(0, &[1], &[]).in_depot(&[2]).in_depot(&[]);
     let here = |world: &World| {
@@ -58,7 +59,7 @@ pub(super) fn moved(script: Script) {
     run(world, (script, here), &[(Script::on(1), alloc_then_free)]);
 }
 
-/// Two threads on one CPU and one on the other, with two magazines for all.
+/// Two threads on one CPU and one on the other share two magazines.
 pub(super) fn three() {
     let world = World::new(2, 1, 4).cpu(0, &[1], &[]).in_depot(&[2]).out(&[3]);
     let frees = |world: &World| {
@@ -68,7 +69,7 @@ pub(super) fn three() {
     run(world, (Script::on(0), frees), &[(Script::on(0), alloc_then_free), (Script::on(1), keep_one)]);
 }
 
-/// The slab layer is all there is: two threads that find no magazine.
+/// There is only the slab layer: two threads find no magazine.
 pub(super) fn from_the_slab_layer() {
     let world = World::new(1, 1, 2);
     run(world, (Script::on(0), keep_one), &[(Script::on(0), keep_one)]);
@@ -76,7 +77,7 @@ pub(super) fn from_the_slab_layer() {
 
 // ---------------------------------------------------------------- C2: exchanges
 
-/// What one CPU frees, another one allocates: whole magazines travel through the depot.
+/// One CPU frees objects that another one allocates: whole magazines are exchanged through the depot.
 pub(super) fn travel(script: Script) {
     let world = World::new(2, 1, 3).out(&[1, 2, 3]).nothing_else();
     let producer = |world: &World| {
@@ -86,7 +87,7 @@ pub(super) fn travel(script: Script) {
     run(world, (script, producer), &[(Script::on(1), |world| vec![world.alloc(), world.alloc()])]);
 }
 
-/// A free finds both magazines full and the depot without an empty one. While it makes one, another thread of this CPU goes on.
+/// A free finds both magazines full and no empty magazine in the depot. While it makes one, another thread of this CPU runs.
 pub(super) fn makes_one() {
     let world = World::new(1, 2, 5).cpu(0, &[1, 2], &[3, 4]).out(&[5]).nothing_else();
     let frees = |world: &World| {
@@ -96,7 +97,7 @@ pub(super) fn makes_one() {
     run(world, (Script::on(0), frees), &[(Script::on(0), keep_one)]);
 }
 
-/// Two frees make a magazine each, and the other CPU may take what one of them made.
+/// Two frees make a magazine each, and the other CPU may take one of them.
 pub(super) fn both_make() {
     let world = World::new(2, 1, 6).cpu(0, &[1], &[2]).cpu(1, &[3], &[4]).out(&[5, 6]).nothing_else();
     let five = |world: &World| {
@@ -110,7 +111,7 @@ pub(super) fn both_make() {
     run(world, (Script::on(0), five), &[(Script::on(1), six)]);
 }
 
-/// The slab layer refuses memory for a magazine, and has no round to hand out before one came back.
+/// The slab layer has no memory for a magazine, and no round to allocate before one was freed.
 pub(super) fn refused() {
     let world = World::new(1, 1, 3).cpu(0, &[1], &[2]).out(&[3]).nothing_else().no_magazines();
     let frees = |world: &World| {
@@ -123,7 +124,7 @@ pub(super) fn refused() {
 
 // ---------------------------------------------------------------- C3: drains and the end
 
-/// A drain of all CPUs beside allocations, frees and the exchanges that these need.
+/// A drain of all CPUs runs concurrently with allocations, frees and their exchanges.
 pub(super) fn drained(script: Script) {
     let world = World::new(2, 1, 3).cpu(0, &[1], &[]).in_depot(&[2]).in_depot(&[]);
     let works = |world: &World| {
@@ -142,7 +143,7 @@ pub(super) fn two_drains() {
     run(world, (Script::on(0), drain), &[(Script::on(1), drain), (Script::on(1), keep_one)]);
 }
 
-/// The last owner ends the cache: all objects are with the slab layer then.
+/// The last owner drops the cache: all objects are in the slab layer then.
 pub(super) fn the_end() {
     let world = World::new(2, 1, 4).cpu(0, &[1], &[2]).in_depot(&[3]).out(&[4]);
     let supplier: SharedSupplier = world.cache.slab().clone();
@@ -160,7 +161,7 @@ pub(super) fn the_end() {
     assert_eq!(supplier.count(), 4, "the end gives all to the slab layer");
 }
 
-/// One allocates, another one of the same CPU frees, and a third one drains both CPUs.
+/// A thread allocates, another one frees on the same CPU, and a third one drains both CPUs.
 pub(super) fn drained_beside_two() {
     let world = World::new(2, 1, 4).cpu(0, &[1], &[2]).in_depot(&[3]).out(&[4]).nothing_else();
     let frees = |world: &World| {
@@ -172,7 +173,7 @@ pub(super) fn drained_beside_two() {
 
 // ---------------------------------------------------------------- C4: the working set
 
-/// Takes the full magazine that the depot has, and leaves another one, with object 2.
+/// Takes the full magazine of the depot, and leaves another one, with object 2.
 fn exchanges(world: &World) -> Kept {
     let object = world.alloc();
     world.free(2);
@@ -180,7 +181,8 @@ fn exchanges(world: &World) -> Kept {
     object.into_iter().for_each(|object| world.free(object));
     vec![]
 }
-/// A reap beside an exchange: what the exchange has just left stays, whatever lay there before.
+/// A reap runs concurrently with an exchange: the magazine that the exchange has just left stays, whatever was in the depot
+/// before.
 pub(super) fn reaped() {
     let world = World::new(1, 1, 4).cpu(0, &[], &[]).in_depot(&[1]).long_ago().out(&[2, 3, 4]).nothing_else();
     let reap = |world: &World| {
@@ -191,7 +193,7 @@ pub(super) fn reaped() {
     assert!(!world.cache.slab().has(2), "a reap takes only what nobody needed");
 }
 
-/// An interval that ends is no reason to take what came in it.
+/// The end of an interval alone must not make a reap take magazines that arrived in it.
 pub(super) fn reaped_later() {
     let world = World::new(1, 1, 4).cpu(0, &[], &[]).in_depot(&[1]).out(&[2, 3, 4]).nothing_else();
     let reap = |world: &World| {
@@ -208,7 +210,7 @@ fn resize(world: &World) -> Kept {
     world.cache.end_interval();
     vec![]
 }
-/// Magazines become larger while one free takes an empty one of the old size, or makes one, and another one follows.
+/// The size of magazines grows while a free takes an empty one of the old size, or makes one; another free follows.
 pub(super) fn resized(script: Script) {
     let world = World::new(2, 1, 6).cpu(0, &[1], &[2]).cpu(1, &[3], &[4]).in_depot(&[]).in_depot(&[]);
     let frees = |world: &World| {
@@ -221,7 +223,7 @@ pub(super) fn resized(script: Script) {
     assert_eq!(world.cache.stats().size, 3);
 }
 
-/// Magazines become larger while an allocation leaves an empty one of the old size.
+/// The size of magazines grows while an allocation leaves an empty one of the old size.
 pub(super) fn resized_beside_an_allocation(script: Script) {
     let world = World::new(2, 1, 2).cpu(0, &[], &[]).cpu(1, &[2], &[]).in_depot(&[1]).in_depot(&[]);
     let works = |world: &World| {
@@ -231,7 +233,7 @@ pub(super) fn resized_beside_an_allocation(script: Script) {
     run(world.contended(3).nothing_else(), (script, works), &[(Script::on(1), resize)]);
 }
 
-/// Whoever finds the depot's lock taken waits and counts it; that is what makes magazines grow.
+/// A thread that finds the depot's lock taken waits, and counts the wait, which makes magazines grow.
 #[test]
 fn contention_is_seen() {
     static MET: Counter = Counter::new(0);
@@ -239,8 +241,8 @@ fn contention_is_seen() {
     let visits = || {
         let world = World::new(1, 1, 1).cpu(0, &[], &[]).in_depot(&[1]);
         let holds = |world: &World| {
-            // loom lets a thread wait that is about to try a lock when another one takes it. Here that one comes earlier, by
-            // the CPU's lock, and gives way while it holds the depot's.
+            // loom blocks a thread that tries a lock when another thread takes it. Here the other thread comes first, by the
+            // CPU's lock, and yields while it holds the depot's.
             drop(world.cache.per_cpu[0].0.lock());
             let held = world.cache.depot.0.lock();
             thread::yield_now();
@@ -256,7 +258,7 @@ fn contention_is_seen() {
 
 // ---------------------------------------------------------------- C6, C7: locks and counts
 
-/// Statistics are read beside an exchange; counts never go back, and are exact at the end.
+/// Statistics are read concurrently with an exchange; counts never decrease, and are exact at the end.
 pub(super) fn counted() {
     let world = World::new(2, 1, 2).cpu(0, &[], &[]).in_depot(&[1]);
     let reads = |world: &World| {
@@ -268,7 +270,7 @@ pub(super) fn counted() {
     run(world, (Script::on(0), keep_one), &[(Script::on(1), reads)]);
 }
 
-/// A magazine of one round is always full or empty: so the model must have larger ones.
+/// A magazine of one round is always full or empty, so the model must have larger ones.
 #[test]
 #[should_panic(expected = "survives")]
 fn a_model_with_magazines_of_one_misses_it() {

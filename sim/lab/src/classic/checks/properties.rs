@@ -1,4 +1,4 @@
-//! Tests of the layer on simulated CPUs and on threads; property tests against a shadow that is written down from Figure 3.1b.
+//! Tests of the layer on simulated CPUs and on threads; property tests against a shadow written from Figure 3.1b.
 
 use crate::classic::magazine::{CpuCache, Magazine};
 use crate::classic::{Cache, MagazineStats, PerCpu, Sizes, Slab, Stats};
@@ -6,12 +6,12 @@ use proptest::prelude::*;
 use uslab_magazine::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering::Relaxed, thread};
 use uslab_magazine::{Cpus, on_cpu};
 
-/// A slab layer of numbers, at most `limit` at a time.
+/// A slab layer that supplies numbers, at most `limit` at a time.
 #[derive(Debug)]
 struct Numbers {
     state: Mutex<(Vec<u64>, u64)>,
     limit: u64,
-    /// Whether there is memory for magazines.
+    /// `true` while there is memory for magazines.
     magazines: AtomicBool,
 }
 
@@ -19,7 +19,7 @@ impl Numbers {
     fn new(limit: u64) -> Arc<Self> {
         Arc::new(Self { state: Mutex::new((vec![], 0)), limit, magazines: AtomicBool::new(true) })
     }
-    /// Numbers that are neither here nor new.
+    /// Numbers that are allocated from it.
     fn out(&self) -> u64 {
         let (free, made) = &*self.state.lock();
         made - free.len() as u64
@@ -58,21 +58,21 @@ fn fixed(size: usize) -> Sizes {
 
 // ---------------------------------------------------------------- the shadow
 
-/// A magazine as the shadow has it: its size, and how many rounds.
+/// The shadow's magazine: its size, and its number of rounds.
 #[derive(Clone, Copy, Debug)]
 struct Mag {
     size: usize,
     rounds: usize,
 }
 
-/// The rules in numbers: how many rounds lie where, not which.
+/// The rules as numbers: how many rounds are in each place, not which.
 #[derive(Debug)]
 struct Shadow {
-    /// Loaded and previous; a CPU may have none, one or both.
+    /// Loaded and previous magazine; a CPU may have none, one or both.
     cpus: Vec<[Option<Mag>; 2]>,
     full: Vec<Mag>,
     empty: Vec<Mag>,
-    /// The smallest length of both lists in this interval and in the one before.
+    /// The smallest length of both lists in this interval, and in the one before.
     least: [usize; 2],
     before: [usize; 2],
     size: usize,
@@ -114,7 +114,7 @@ impl Shadow {
         self.cpus[cpu] = [Some(fresh), loaded];
         self.stats.exchanges += 1;
     }
-    /// Whether there was one.
+    /// Returns `true` if there was a round.
     fn alloc(&mut self, cpu: usize) -> bool {
         if let [Some(loaded), _] = &mut self.cpus[cpu]
             && loaded.rounds > 0
@@ -193,7 +193,7 @@ impl Shadow {
         self.empty.clear();
         (self.least, self.before) = ([0; 2], [0; 2]);
     }
-    /// As the cache says it.
+    /// The statistics in the cache's form.
     fn stats(&self) -> Stats {
         let show = |magazine: &Option<Mag>| {
             let Mag { size, rounds } = magazine.unwrap_or(Mag { size: 0, rounds: 0 });
@@ -224,9 +224,9 @@ enum Step {
     EndInterval,
     Reap,
     Drain,
-    /// The depot's lock was found taken so often.
+    /// The depot's lock was found taken this many times.
     Contended(u64),
-    /// From now on there is memory for magazines, or there is none.
+    /// From now on there is memory for magazines, or not.
     Memory(bool),
 }
 
@@ -251,7 +251,7 @@ fn cases() -> u32 {
 proptest! {
     #![proptest_config(ProptestConfig { cases: cases(), failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// After every operation the cache has what the shadow has, and no number has two owners.
+    /// After every operation the cache's statistics equal the shadow's, and no number has two owners.
     #[test]
     fn the_layer_does_what_the_figure_says(first in 1..5_usize, growth in 0..9_usize, limit in 1..60_u64, steps in steps()) {
         let sizes = Sizes { first, largest: first + growth, contention: 3 };
@@ -309,7 +309,7 @@ proptest! {
         let numbers = Numbers::new(1000);
         let cache = cache(1, fixed(size), &numbers);
         let mut held: Vec<u64> = (0..500).filter_map(|_| cache.alloc()).collect();
-        // Both magazines full, and enough of both kinds in the depot.
+        // Both magazines are full, and the depot has enough full and empty ones.
         (0..250).for_each(|_| cache.free(held.pop().unwrap()));
         (0..200).for_each(|_| held.extend(cache.alloc()));
         let mut last = None;
@@ -353,7 +353,7 @@ fn a_loop_at_the_edge_of_a_magazine_does_not_thrash() {
     }
 }
 
-/// Section 3.7: a list that varies between 37 and 47 has a working set of 10; the other 37 may go.
+/// Section 3.7: a list whose length varies between 37 and 47 has a working set of 10; the other 37 may be reaped.
 #[test]
 fn a_reap_takes_what_is_not_in_the_working_set() {
     let numbers = Numbers::new(1000);
@@ -382,7 +382,7 @@ fn a_reap_takes_what_is_not_in_the_working_set() {
     assert_eq!(cache.reap(), 0, "once");
 }
 
-/// Section 3.4: more contention than accepted makes magazines larger, up to a bound; none makes them smaller.
+/// Section 3.4: more contention than accepted makes magazines larger, up to a bound; nothing makes them smaller.
 #[test]
 fn magazines_grow_with_contention_up_to_the_largest_size() {
     let cache = cache(1, Sizes { first: 1, largest: 10, contention: 3 }, &Numbers::new(100));
@@ -396,7 +396,7 @@ fn magazines_grow_with_contention_up_to_the_largest_size() {
     assert_eq!(self::cache(1, sizes, &Numbers::new(1)).stats().size, 1, "at least one round");
 }
 
-/// Section 3.3: an allocation takes one object of the slab layer, however many magazines there are room for.
+/// Section 3.3: an allocation takes one object from the slab layer, however many magazines there is room for.
 #[test]
 fn magazines_are_filled_by_frees_alone() {
     let numbers = Numbers::new(100);
@@ -438,7 +438,7 @@ fn a_cpu_that_nobody_told_of_has_a_slot() {
     on_cpu(0);
 }
 
-/// As a simulator drives it: one thread plays all CPUs, and what one CPU frees another one allocates.
+/// As a simulator drives it: one thread plays all CPUs, and an object freed on one CPU is allocated on another.
 #[test]
 fn one_thread_plays_a_thousand_cpus() {
     let numbers = Numbers::new(20_000);
@@ -497,7 +497,7 @@ fn threads_on_the_machines_cpus_lose_nothing() {
     assert_eq!(numbers.out(), held);
 }
 
-/// It is to be read in one sitting. Counted as the rest of the project is: without blank lines and comments.
+/// The layer should be readable in one sitting. Counted like the rest of the project: without blank lines and comments.
 #[test]
 fn the_layer_is_at_most_400_lines() {
     let files = [
@@ -511,7 +511,7 @@ fn the_layer_is_at_most_400_lines() {
     assert!((200..=400).contains(&lines), "{lines}");
 }
 
-/// From 31 on there were sizes between that illumos does not have.
+/// Regression test: from 31 on there were intermediate sizes that illumos does not have.
 #[test]
 fn magazines_grow_to_the_sizes_of_illumos() {
     let depot = super::super::depot::Depot::<usize>::new(15);

@@ -1,8 +1,8 @@
-//! The layer under both checkers: which scenarios there are, how each is run, and the planted bugs that it must notice.
+//! The scenarios of the layer for both checkers, how each is run, and the planted bugs that it must catch.
 //!
-//! A scenario's name begins with the properties that it is of (`tests/claims.toml` has them in words): C1 rounds, C2 exchanges, C3
-//! drains, C4 the working set, C5 resizing, C6 locks, C7 counts. Each ends in the census of its world. Those of loom are
-//! exhaustive and small; those of shuttle are larger and sampled.
+//! A scenario's name begins with the properties that it tests (`tests/claims.toml` states them): C1 rounds, C2 exchanges, C3
+//! drains, C4 the working set, C5 resizing, C6 locks, C7 counts. Each ends with the census of its world. Scenarios for loom are
+//! exhaustive and small; scenarios for shuttle are larger and sampled.
 
 #[cfg(loom)]
 use super::models;
@@ -15,10 +15,10 @@ use uslab_magazine::sync::check::Bound;
 #[cfg(shuttle)]
 use uslab_magazine::sync::schedule::Schedules;
 
-/// Two threads: every interleaving. The section of a lock is one step, so there are few.
+/// For two threads: every interleaving. A lock's section is one step, so there are few.
 #[cfg(loom)]
 pub(super) const ALL: Bound = Bound::None;
-/// Three threads.
+/// For three threads.
 #[cfg(loom)]
 const THREE: Bound = Bound::Preemptions(3);
 /// The first thread stays on CPU 0, or is moved to CPU 1 before one of its first `operations`.

@@ -1,5 +1,5 @@
-//! What shuttle runs: four threads on two CPUs, with magazines of two that may grow. Before each operation the schedule chooses
-//! which CPU the thread is on.
+//! The scenarios that shuttle runs: four threads on two CPUs, with magazines of two that may grow. Before each operation the
+//! schedule chooses the thread's CPU.
 
 use super::world::{Side, World, run};
 use uslab_magazine::Script;
@@ -22,7 +22,7 @@ fn works(world: &World) -> Vec<Option<usize>> {
     held
 }
 
-/// All that an owner of the cache does besides.
+/// All other operations of a cache's owner.
 fn tends(world: &World) -> Vec<Option<usize>> {
     for _ in 0..STEPS / 2 {
         match choose(4) {

@@ -1,21 +1,22 @@
-//! The tutorial, README.md, says what is so: its commands print what it shows, and its code is the code.
+//! Compares the tutorial, README.md, with the code: its commands print what it shows, and its code is in the
+//! sources.
 
 use std::process::Command;
 use uslab_magazine::sync::unset;
 
 const PAGE: &str = include_str!("../../../README.md");
-/// How all commands begin that run this program.
+/// The beginning of all commands that run this program.
 const LOOM: &str =
     "RUSTFLAGS=\"--cfg loom\" cargo test --profile loom --target-dir target/loom -p uslab-lab --lib -- ";
 
-/// The fenced blocks of a language.
+/// The fenced code blocks of a language.
 fn blocks(language: &str) -> impl Iterator<Item = &'static str> {
     let fenced = PAGE.split("```").skip(1).step_by(2);
     let fence = format!("{language}\n");
     fenced.filter_map(move |block| block.strip_prefix(fence.as_str()))
 }
 
-/// What a run says, without times and what libtest adds.
+/// A run's output, without times and without libtest's lines.
 fn said(output: &str) -> String {
     let mut story = false;
     let mut said = String::new();
@@ -44,7 +45,7 @@ fn every_command_prints_what_the_tutorial_shows() {
             continue;
         };
         if shown.is_empty() && arguments == "scenarios" {
-            // All of them: that is what runs beside this test.
+            // The command that runs all models is skipped: it would run this test, too.
             continue;
         }
         let mut run = Command::new(std::env::current_exe().unwrap());
@@ -60,7 +61,7 @@ fn every_command_prints_what_the_tutorial_shows() {
     assert!(shown_rows > 20, "{shown_rows}");
 }
 
-/// `uslab story` reads this form, and its tests read the file that is kept.
+/// `uslab story` reads this format, and its tests read the kept file.
 #[test]
 fn the_story_that_is_kept_is_the_one_that_is_told() {
     let program = std::env::current_exe().unwrap();

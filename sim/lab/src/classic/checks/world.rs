@@ -1,8 +1,8 @@
-//! What models and schedules run on: a cache of numbered objects, and who holds which.
+//! The world of models and schedules: a cache of numbered objects, and their owners.
 //!
-//! A world ends in a census: each object is in one place, each magazine where its fill belongs, the counts exact. Whoever holds a
-//! object writes to its cell. The checker watches the cells: it finds a second owner, and a free that does not happen before the next
-//! allocation of that object.
+//! A world ends with a census: each object is in one place, each magazine is in the right list for its fill, and counts are
+//! exact. The owner of an object writes to its cell. The checker watches the cells: it detects a second owner, and a free that
+//! does not happen before the next allocation of that object.
 
 use crate::classic::depot::List;
 use crate::classic::magazine::{CpuCache, Magazine};
@@ -14,7 +14,7 @@ use uslab_magazine::{Cpus, Script, threads};
 #[derive(Debug)]
 pub(super) struct TestSupplier {
     objects: Mutex<Vec<usize>>,
-    /// Whether there is memory for magazines.
+    /// `true` if there is memory for magazines.
     magazines: bool,
 }
 
@@ -50,7 +50,7 @@ impl Slab<usize> for SharedSupplier {
 
 pub(super) struct World {
     pub(super) cache: Cache<usize, SharedSupplier>,
-    /// One for each object; written by whoever holds it.
+    /// One for each object; written by the object's owner.
     held: Vec<UnsafeCell<bool>>,
     /// Objects that were in magazines at the beginning.
     cached: u64,
@@ -58,7 +58,7 @@ pub(super) struct World {
     frees: Counter,
 }
 
-// SAFETY: the cells are what loom watches; shuttle runs all threads of an execution on one.
+// SAFETY: loom checks accesses to the cells; shuttle runs all threads of an execution on one.
 unsafe impl Sync for World {}
 
 /// A magazine of `size` with these objects.
@@ -68,9 +68,9 @@ fn magazine(size: usize, objects: &[usize]) -> Magazine<usize> {
     Magazine { rounds, size }
 }
 
-/// The beginning.
+/// The initial state.
 impl World {
-    /// Objects 1 to `objects`, all of them on the supplier, and magazines of `size`.
+    /// Objects 1 to `objects`, all in the supplier, and magazines of `size`.
     pub(super) fn new(cpus: u32, size: usize, objects: usize) -> Self {
         let supplier = TestSupplier { objects: Mutex::new((1..=objects).collect()), magazines: true };
         let sizes = Sizes { first: size, largest: 2 * size + 1, contention: 2 };
@@ -86,7 +86,7 @@ impl World {
     fn size(&mut self) -> usize {
         self.cache.depot.0.get_mut().size
     }
-    /// Without a lock, so that it is no step of a story.
+    /// Without a lock, so that it is not a step of a trace.
     fn supplier(&mut self) -> &mut TestSupplier {
         Arc::get_mut(&mut self.cache.slab.0).expect("nobody else has the supplier yet")
     }
@@ -98,20 +98,20 @@ impl World {
         self.cached += objects.len() as u64;
         magazine(self.size(), objects)
     }
-    /// What a CPU has, in place of nothing.
+    /// Sets the magazines of a CPU that had none.
     pub(super) fn cpu(mut self, cpu: usize, loaded: &[usize], previous: &[usize]) -> Self {
         let (loaded, previous) = (self.magazine(loaded), self.magazine(previous));
         let cache = self.cache.per_cpu[cpu].0.get_mut();
         *cache = CpuCache { loaded, previous, ..CpuCache::new() };
         self
     }
-    /// A magazine in the depot: full with these objects, or empty.
+    /// Adds a magazine to the depot: full with these objects, or empty.
     pub(super) fn in_depot(mut self, objects: &[usize]) -> Self {
         let magazine = self.magazine(objects);
         self.cache.depot.0.get_mut().put(magazine);
         self
     }
-    /// All that the depot has was there through two intervals.
+    /// Lets two intervals pass for all that the depot has.
     pub(super) fn long_ago(mut self) -> Self {
         let stock = self.cache.depot.0.get_mut();
         for list in [&mut stock.full, &mut stock.empty] {
@@ -120,12 +120,12 @@ impl World {
         }
         self
     }
-    /// So many visits to the depot had to wait in this interval.
+    /// Sets the visits to the depot that had to wait in this interval.
     pub(super) fn contended(mut self, visits: u64) -> Self {
         self.cache.depot.0.get_mut().contended = visits;
         self
     }
-    /// These objects are in use.
+    /// Puts these objects in use.
     pub(super) fn out(mut self, objects: &[usize]) -> Self {
         self.from_shelf(objects);
         for object in objects {
@@ -135,13 +135,13 @@ impl World {
         }
         self
     }
-    /// The supplier has nothing to hand out.
+    /// Leaves the supplier without objects.
     pub(super) fn nothing_else(mut self) -> Self {
         let left = self.supplier().objects.get_mut();
         assert!(left.is_empty(), "{left:?} are on the supplier");
         self
     }
-    /// There is no memory for magazines.
+    /// Leaves no memory for magazines.
     pub(super) fn no_magazines(mut self) -> Self {
         self.supplier().magazines = false;
         self
@@ -166,7 +166,7 @@ impl World {
         self.cache.free(object);
     }
 
-    /// Nobody does anything any more, and `live` are in use: everything is in its place.
+    /// Checks, when all threads are done and `live` are in use, that everything is in its place.
     pub(super) fn census(&self, live: &[usize]) {
         let mut objects: Vec<usize> = live.to_vec();
         for cpu in &self.cache.per_cpu {
@@ -197,7 +197,7 @@ impl World {
             "the counts are exact"
         );
     }
-    /// Behind a drain at rest.
+    /// After a drain without concurrent operations.
     pub(super) fn cpus_have_nothing(&self) {
         let magazines = self.cache.stats().cpus.into_iter().flatten();
         assert_eq!(
@@ -210,7 +210,7 @@ impl World {
 
 pub(super) type Side = threads::Side<World>;
 
-/// Runs `here` in this thread and the others in threads of their own, each on the CPUs of its script. Then the census.
+/// Runs `here` in this thread and the others in threads of their own, each on the CPUs of its script. Then takes the census.
 pub(super) fn run(world: World, here: (Script, Side), others: &[(Script, Side)]) -> Arc<World> {
     let world = Arc::new(world);
     let live = threads::together(&world, here, others);

@@ -1,14 +1,14 @@
-//! The same sizes and the same mean lifetime: of two kinds, and all alike.
+//! The same sizes with the same mean lifetime: two kinds of lifetimes, and one kind.
 
 use super::{Context, Policy, Spread, seeds, shown};
 use crate::experiments::load::Load;
 use crate::findings::{Claim, Findings, Holds, Table, Value};
 
-/// Differences are small beside what seeds differ by: so many tell them apart.
+/// Many, because the differences are small compared with those between seeds.
 const SEEDS: u64 = 30;
-/// Each has the mean 218: a tenth lives for 2,000 allocations, the others for 20.
+/// Each distribution has the mean 218: in the first, a tenth lives for 2,000 allocations and the others for 20.
 const KINDS: [&str; 3] = ["bimodal:20,2000,0.1", "exponential:218", "uniform:1..435"];
-/// Bytes of each memory. With sizes of 520 bytes in the mean somewhat less than half of it is asked for at a time.
+/// Bytes of each memory. With a mean size of 520 bytes, slightly less than half of it is requested at a time.
 const MEMORY: usize = 1 << 18;
 
 pub(super) fn run(context: &Context<'_>, findings: &mut Findings) -> anyhow::Result<()> {

@@ -1,24 +1,24 @@
-//! A long run: whether more and more is lost, and whether searches get longer and longer.
+//! A long run: does fragmentation grow over time, and do searches get longer?
 
 use super::{Context, Policy, Run, SEEDS, Sample, Spread, seeds};
 use crate::experiments::load::Load;
 use crate::findings::{Axis, Chart, Claim, Findings, Holds, Series, Table, Value};
 
-/// Of a hundred looks the first five are at a heap that is new, and the later ones at one in steady state: the longest lifetime
-/// is 4,000 operations.
+/// Of a hundred samples the first five are of a new heap, and the later ones of a heap in steady state: the longest lifetime is
+/// 4,000 operations.
 const OPERATIONS: u64 = 200_000;
 const MEMORY: usize = 1 << 18;
-/// From how many points on more is lost, and from how many times as many steps on a search is longer.
+/// The increase in percentage points that counts as more, and the factor in steps that counts as longer.
 const MORE: f64 = 5.0;
 const LONGER: f64 = 1.1;
 
-/// Steps an operation among so many looks.
+/// Steps per operation over these samples.
 fn steps(samples: &[Sample]) -> f64 {
     let [first, .., last] = samples else { return 0.0 };
     (last.steps - first.steps) as f64 / (last.operations - first.operations).max(1) as f64
 }
 
-/// What is lost and how long searches are, in three parts of a run.
+/// The lost share and the length of searches, in three parts of a run.
 fn parts_of(run: &Run) -> [[f64; 3]; 2] {
     let new = &run.outcome.samples[..(run.outcome.samples.len() / 20).max(1)];
     let parts = [new, run.quarters(1, 2), run.quarters(3, 4)];

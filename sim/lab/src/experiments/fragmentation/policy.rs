@@ -1,4 +1,4 @@
-//! Who is compared, one run of each, and the seeds of the runs.
+//! The policies that are compared, one run of a policy, and the seeds of the runs.
 
 use super::super::Context;
 use super::super::load::Loaded;
@@ -9,19 +9,19 @@ use crate::allocators::{Allocator, Heap};
 use crate::findings::Value;
 use crate::findings::clock::Spread;
 
-/// Seeds that a figure is the median of, from the one that was given on.
+/// The number of seeds of which a figure is the median, beginning with the given one.
 pub(super) const SEEDS: u64 = 10;
 
-/// Who is compared by the share of free memory in one piece.
+/// A policy that is compared by the share of free memory in one piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Policy {
     Named(Name),
-    /// First fit whose freed blocks go to the front of the list.
+    /// First fit that puts freed blocks at the front of the list.
     LastFreed,
 }
 
 impl Policy {
-    /// The first one sets how much of the memory is in use: it alone cannot have any size of memory.
+    /// The first one determines the fraction of memory in use, because its memory cannot have an arbitrary size.
     pub(super) const ALL: [Self; 5] = [
         Self::Named(Name::Buddy),
         Self::Named(Name::Tlsf),
@@ -47,7 +47,7 @@ impl Policy {
     }
 }
 
-/// Looks a hundred times.
+/// Samples a hundred times.
 struct Sampling<'l>(&'l Loaded);
 
 impl Trial for Sampling<'_> {
@@ -59,7 +59,7 @@ impl Trial for Sampling<'_> {
     }
 }
 
-/// What became of a workload in `bytes` of memory.
+/// The outcome of a workload in `bytes` of memory.
 pub(super) struct Run {
     pub(super) policy: Policy,
     pub(super) bytes: usize,
@@ -67,7 +67,7 @@ pub(super) struct Run {
 }
 
 impl Run {
-    /// The looks of a part of the run, in quarters.
+    /// The samples of a part of the run, given in quarters.
     pub(super) fn quarters(&self, from: usize, to: usize) -> &[Sample] {
         let samples = &self.outcome.samples;
         &samples[samples.len() * from / 4..(samples.len() * to / 4).max(samples.len() * from / 4 + 1)]
@@ -75,17 +75,17 @@ impl Run {
     pub(super) fn mean(samples: &[Sample], of: impl Fn(&Sample) -> f64) -> f64 {
         samples.iter().map(of).sum::<f64>() / samples.len() as f64
     }
-    /// Of all memory, what is not free, in %: mean over the second half of the run.
+    /// The used fraction of the memory in per cent: the mean over the second half of the run.
     pub(super) fn in_use(&self) -> f64 {
         let free = Self::mean(self.quarters(2, 4), |s| s.holes.total as f64);
         100.0 - free * 100.0 / self.bytes as f64
     }
-    /// Of all free memory, what lies in the largest piece, in %.
+    /// The fraction of the free memory that is in the largest piece, in per cent.
     pub(super) fn share_at(sample: &Sample) -> f64 {
         sample.holes.largest as f64 * 100.0 / sample.holes.total.max(1) as f64
     }
-    /// Of the largest piece that so much free memory could be, what the largest one is, in %: a buddy's pieces are powers of
-    /// two, and so is the largest one it could have.
+    /// The largest piece relative to the largest possible one for this much free memory, in per cent: a buddy's pieces are powers
+    /// of two, and so is the largest one that it could have.
     pub(super) fn of_possible(&self, sample: &Sample) -> f64 {
         let total = sample.holes.total.max(1);
         let possible = match self.policy {
@@ -94,7 +94,7 @@ impl Run {
         };
         sample.holes.largest as f64 * 100.0 / possible as f64
     }
-    /// The share over the second half of the run.
+    /// The mean share over the second half of the run.
     pub(super) fn share(&self) -> f64 {
         Self::mean(self.quarters(2, 4), Self::share_at)
     }
@@ -103,13 +103,13 @@ impl Run {
     }
 }
 
-/// The same experiment with each of so many seeds.
+/// The same experiment with `count` seeds.
 pub(super) fn seeds<'c>(context: &Context<'c>, count: u64) -> impl Iterator<Item = Context<'c>> {
     let context = *context;
     (0..count).map(move |i| Context { seed: context.seed.wrapping_add(i), ..context })
 }
 
-/// A median of seeds with its interval, one decimal.
+/// The median over seeds with its interval, with one decimal.
 pub(super) fn shown(values: impl IntoIterator<Item = f64>) -> Value {
     Value::Spread(Spread::of(values.into_iter().collect()), 1)
 }

@@ -1,24 +1,24 @@
-//! A slot that is reused until its generation is used up: by the tutorial's listing, as its text says, and by this crate's
-//! tables.
+//! A slot that is reused until its generation is used up: with the tutorial's listing, with what its text says, and with this
+//! crate's tables.
 //!
-//! The listing of "Memory Allocators from Scratch" counts a slot's lives in 32 bits and packs 8 of them into a handle. Its text
-//! says that a stale handle is valid again after 256 frees. That would be so if the slot, too, counted in 8 bits. As it is
-//! written, the slot says 256 then and every new handle 0: all of them are stale at birth.
+//! The listing of "Memory Allocators from Scratch" counts a slot's generation in 32 bits and packs 8 of them into a handle. Its
+//! text says that a stale handle is valid again after 256 frees. That would be true if the slot's count had 8 bits, too. As
+//! written, the slot's generation is then 256 and every new handle has 0: all of them are stale from the beginning.
 
 use crate::findings::{Claim, Findings, Holds, Table, Value};
 use anyhow::Context as _;
 use uslab::handle::{Generations, Handle, HandleTable, WrapPolicy};
 
-/// A slot that is used again and again, whoever manages it.
+/// A slot that is used again and again, in any kind of table.
 trait Reused {
-    /// Takes it into use: the handle's bits. `None`: it is not used any more.
+    /// Allocates the slot and returns the handle's bits; `None` if the slot is not used any more.
     fn spawn(&mut self) -> Option<u32>;
     fn is_valid(&self, handle: u32) -> bool;
-    /// Whether the handle was valid, and so freed it.
+    /// Frees the slot if the handle is valid, and returns `true` if it was.
     fn free(&mut self, handle: u32) -> bool;
 }
 
-/// Slot 0 of the listing, which counts its lives in so many bits.
+/// Slot 0 of the listing, with a generation of `bits` bits.
 struct Counted {
     bits: u32,
     generation: u32,
@@ -34,11 +34,11 @@ impl Counted {
 impl Reused for Counted {
     fn spawn(&mut self) -> Option<u32> {
         if self.alive {
-            // Nobody could free it: a listing with more slots would take another one.
+            // It cannot be freed any more: a listing with more slots would use another one.
             return None;
         }
         self.alive = true;
-        // The index, 0, in 24 bits, and above them what is left of the generation.
+        // The index, 0, in 24 bits, and the low bits of the generation above them.
         Some(self.generation << 24)
     }
     fn is_valid(&self, handle: u32) -> bool {
@@ -54,13 +54,13 @@ impl Reused for Counted {
     }
 }
 
-/// The one slot in use of a table of 24 + 8 bits.
+/// The only used slot of a table with 24 + 8 bits.
 struct Tabled(HandleTable<(), u32, 8>);
 
 impl Reused for Tabled {
     fn spawn(&mut self) -> Option<u32> {
         let handle = self.0.alloc(()).ok()?;
-        // Another slot: the first one is retired.
+        // The table used another slot, because the first one is retired.
         (handle.index() == 0).then(|| handle.to_bits())
     }
     fn is_valid(&self, handle: u32) -> bool {
@@ -71,13 +71,13 @@ impl Reused for Tabled {
     }
 }
 
-/// What becomes of a slot in so many uses.
+/// The fate of a slot that is used repeatedly.
 struct Fate {
-    /// Frees after which the very first handle was valid again.
+    /// The number of frees after which the very first handle was valid again.
     revived: Option<u64>,
-    /// Frees after which a new handle was stale at birth.
+    /// The number of frees after which a new handle was stale from the beginning.
     born_stale: Option<u64>,
-    /// Frees after which the slot was retired.
+    /// The number of frees after which the slot was retired.
     retired: Option<u64>,
 }
 
@@ -143,7 +143,7 @@ pub(super) fn reuse(findings: &mut Findings) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Frees until the first slot of a new table is not used any more; `None` where counting would take long.
+/// The number of frees until the first slot of a new table is not used any more; `None` if counting would take long.
 fn counted<const G: u32>() -> anyhow::Result<Option<u64>> {
     if G > 24 {
         return Ok(None);
@@ -160,7 +160,7 @@ fn counted<const G: u32>() -> anyhow::Result<Option<u64>> {
     }
 }
 
-/// Frees until the first handle is valid again in a table that wraps.
+/// The number of frees until the first handle is valid again in a table that wraps.
 fn wrapped<const G: u32>() -> anyhow::Result<Option<u64>> {
     if G > 24 {
         return Ok(None);
@@ -179,7 +179,7 @@ fn wrapped<const G: u32>() -> anyhow::Result<Option<u64>> {
     }
 }
 
-/// How long slots live, by the bits of a generation.
+/// How often a slot can be used, by the bits of a generation.
 pub(super) fn lives(findings: &mut Findings) -> anyhow::Result<()> {
     let mut table = Table::new(
         "How long a slot lasts",
@@ -193,7 +193,7 @@ pub(super) fn lives(findings: &mut Findings) -> anyhow::Result<()> {
             "at a million frees a second in one slot, s",
         ],
     );
-    /// The row of `$g` bits; a 64-bit handle has 32 bits of generation at least, since an index has 32 at most.
+    /// The row of `$g` bits. A 64-bit handle has at least 32 bits of generation, since an index has at most 32.
     macro_rules! row {
         ($($g:literal, $in_64:expr;)+) => {$(
             let narrow = Handle::<u32, $g>::SLOTS;
@@ -250,10 +250,11 @@ mod tests {
         assert_eq!((retire.revived, retire.born_stale, retire.retired), (None, None, Some(255)));
     }
 
-    /// The pool article's `Free` bumps the generation and forgets the id: nothing that it shows gives one back.
+    /// The pool article's `Free` increments the generation and forgets the id: no listing returns an id to the free ones.
     #[test]
     fn the_articles_free_never_gives_its_id_back() {
-        /// `get_free_sparse_id` is not shown: the next one, or what `Free` put in a list. Its listing puts nothing there.
+        /// `get_free_sparse_id` is not listed: it could return the next id, or one that `Free` put in a list. The listing puts
+        /// nothing there.
         struct Ids {
             next: u32,
             returned: Vec<u32>,

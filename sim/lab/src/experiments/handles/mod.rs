@@ -1,4 +1,4 @@
-//! Handles: what becomes of a name when its object is gone, how long a generation lasts, and what it costs to ask.
+//! Handles: what a handle does when its object is gone, how long a generation lasts, and the cost of a check.
 
 mod listing;
 mod tables;
@@ -8,14 +8,14 @@ use super::Context;
 use crate::findings::Findings;
 use clap::Args;
 
-/// Does a handle always know when its object is gone, and what does it cost to ask?
+/// Does a handle always detect that its object is gone, and what does the check cost?
 ///
-/// A table is walked through spawns and frees; a slot is reused until its generation wraps, in the tutorial's own listing, in
-/// what its text says of it, and in a table that retires slots; the slot map's indirections are shown, and what becomes of
-/// handles that are saved. Then objects are found by handle, by index, by Box, by Arc and by Weak.
+/// Objects are created in a table and freed; a slot is reused until its generation wraps, in the tutorial's own listing, in what
+/// its text says of it, and in a table that retires slots. The slot map's indirections are shown, and the effect of saving
+/// handles. Then objects are found by handle, by index, by Box, by Arc and by Weak.
 #[derive(Debug, Args)]
 pub struct Handles {
-    /// Objects that are looked up, separated by commas: a table size each.
+    /// Numbers of objects that are looked up, separated by commas: one table size each.
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1000,100000",
           value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     objects: Vec<u32>,

@@ -1,5 +1,4 @@
-//! Kenwright's lazy pool, and what its paper claims of it ("Fast Efficient Fixed-Size Memory Pool: No Loops and No Overhead",
-//! 2012).
+//! Kenwright's lazy pool, and the claims of its paper ("Fast Efficient Fixed-Size Memory Pool: No Loops and No Overhead", 2012).
 
 mod exact;
 mod lazy;
@@ -11,23 +10,24 @@ use anyhow::ensure;
 use clap::Args;
 use lazy::{Lazy, lazy};
 
-/// Is a pool without loops ten times as fast as malloc, and what is done when?
+/// Is a pool without loops ten times as fast as malloc, and when does it do its work?
 ///
-/// The paper's example step by step; which blocks are touched when, by its rule and by a lazier one; then its figure: so many
-/// allocations and as many frees of one size, by the pool and by the system's malloc, and what checks, creation and pages cost.
+/// The paper's example step by step; which blocks are touched when, by its rule and by a lazier one; then its figure: a number of
+/// allocations and as many frees of one size, with the pool and with the system's malloc, and the cost of checks, creation and
+/// pages.
 #[derive(Debug, Args)]
 pub struct Kenwright {
-    /// Sizes of blocks in bytes, separated by commas: a gibibyte at most with the largest of --counts.
+    /// Sizes of blocks in bytes, separated by commas: with the largest of --counts, at most a gibibyte.
     #[arg(long, value_name = "BYTES", value_delimiter = ',', default_value = "16,64,256,1024,4096",
           value_parser = clap::value_parser!(u32).range(8..=1 << 20))]
     sizes: Vec<u32>,
-    /// How many are allocated and then freed, separated by commas.
+    /// Numbers of blocks that are allocated and then freed, separated by commas.
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "100,1000,10000",
           value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     counts: Vec<u32>,
 }
 
-/// Bytes of all blocks, at most: what malloc hands out of them is all written to.
+/// The most bytes of all blocks, because all of malloc's blocks are written to.
 const MOST: u64 = 1 << 30;
 
 impl Kenwright {

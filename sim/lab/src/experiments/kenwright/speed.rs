@@ -1,4 +1,4 @@
-//! What the paper's figures measure, here: pool and malloc, checks, creation, pages.
+//! Measures what the paper's figures measure: pool and malloc, checks, creation, pages.
 
 use super::{Kenwright, lazy};
 use crate::experiments::Context;
@@ -20,7 +20,7 @@ fn faults() -> f64 {
     getrusage(UsageWho::RUSAGE_THREAD).map_or(0.0, |usage| usage.minor_page_faults() as f64)
 }
 
-/// Allocates `n` blocks, writes to each, and frees them in the same order; nanoseconds and page faults for one of them.
+/// Allocates `n` blocks, writes to each, and frees them in the same order. Returns nanoseconds and page faults per block.
 fn batch<B, E>(
     n: usize,
     repeats: usize,
@@ -40,7 +40,7 @@ where
         }
         Ok(())
     };
-    // Whatever is to be mapped or grown for the first time.
+    // A first batch maps and grows whatever is needed.
     once()?;
     let before = faults();
     let mut done = Ok(());
@@ -50,7 +50,7 @@ where
     Ok([time / pairs, (faults() - before) / pairs])
 }
 
-/// A block with its first byte written.
+/// Allocates a block and writes its first byte.
 #[inline(always)]
 fn written<P: RawPool>(pool: &SafePool<P>) -> Result<PoolGuard<'_, P>, Refused> {
     let mut block = pool.alloc()?;
@@ -60,7 +60,7 @@ fn written<P: RawPool>(pool: &SafePool<P>) -> Result<PoolGuard<'_, P>, Refused> 
     Ok(block)
 }
 
-/// The system's, likewise.
+/// As `written`, from the system's malloc.
 #[inline(always)]
 fn malloced(size: usize) -> Result<Vec<u8>, TryReserveError> {
     let mut block = Vec::new();
@@ -69,7 +69,7 @@ fn malloced(size: usize) -> Result<Vec<u8>, TryReserveError> {
     Ok(block)
 }
 
-/// Gives back without a look.
+/// Frees a block without a check.
 #[inline(always)]
 fn dropped<B>(block: B) -> Result<(), BadFree> {
     drop(block);
@@ -77,7 +77,7 @@ fn dropped<B>(block: B) -> Result<(), BadFree> {
 }
 
 impl Kenwright {
-    /// Figure 4: a line a size, time by number of blocks.
+    /// Figure 4: a line for each size, the time by the number of blocks.
     pub(super) fn figure(&self, context: &Context<'_>, findings: &mut Findings) -> anyhow::Result<()> {
         let mut table = Table::new(
             "So many allocations, each with its first write, then as many frees; ns for a pair",
@@ -112,7 +112,7 @@ impl Kenwright {
                 ]);
                 stage.at(ratios.len() as u64);
             }
-            // The others lie between, on the same lines almost.
+            // Only the smallest and the largest size are drawn: the lines of the others are almost the same.
             if ![self.sizes.iter().min(), self.sizes.iter().max()].contains(&Some(size)) {
                 continue;
             }
@@ -151,7 +151,7 @@ impl Kenwright {
     }
 }
 
-/// What checks cost: at will, in place of a debugger's heap.
+/// The cost of checks that can be switched on, instead of a debugging heap.
 pub(super) fn checks(context: &Context<'_>, findings: &mut Findings) -> anyhow::Result<()> {
     const SIZE: usize = 64;
     const BLOCKS: usize = 1000;
@@ -161,7 +161,7 @@ pub(super) fn checks(context: &Context<'_>, findings: &mut Findings) -> anyhow::
     let guarded = SafePool::new(guarded);
     let repeats = (context.scale(200_000) / BLOCKS).max(1);
     let traced = || -> anyhow::Result<_> { Ok((written(&guarded)?, Backtrace::force_capture())) };
-    // Of three pages one is touched, as where the other two are guards.
+    // One of three pages is touched: the other two are like guards.
     let mapped = || -> anyhow::Result<_> {
         let pool = lazy_in(MappedArea::new(3 * PAGE, PAGE)?, PAGE, 3)?;
         drop(written(&pool)?);
@@ -226,20 +226,20 @@ pub(super) fn checks(context: &Context<'_>, findings: &mut Findings) -> anyhow::
     Ok(())
 }
 
-/// Blocks of an area that are threaded as late as can be.
+/// A pool in an area, whose blocks join the chain as late as possible.
 fn lazy_in(area: MappedArea, size: usize, blocks: usize) -> anyhow::Result<SafePool<IndexPool<MappedArea>>> {
     Ok(SafePool::new(IndexPool::with_blocks(area, size, blocks, Initialise::WhenEmpty)?))
 }
 
 /// Bytes of a page.
 const PAGE: usize = 4096;
-/// Places in the table of what checks cost.
+/// Rows in the table of the cost of checks.
 const PLAIN: usize = 1;
 const GUARDS: usize = 3;
 const TRACES: usize = 4;
 const PAGES: usize = 5;
 
-/// Making a pool, and a first block: whether it depends on their number.
+/// The time to make a pool and allocate a first block: does it depend on the number of blocks?
 pub(super) fn creation(context: &Context<'_>, findings: &mut Findings) -> anyhow::Result<()> {
     const SIZE: usize = 16;
     let mut table = Table::new(
@@ -267,7 +267,7 @@ pub(super) fn creation(context: &Context<'_>, findings: &mut Findings) -> anyhow
     let most = if context.quick { 1_000_000 } else { 10_000_000 };
     let sizes: Vec<usize> =
         core::iter::successors(Some(1000), |n| Some(n * 10)).take_while(|n| *n <= most).collect();
-    // Lazy and threaded by turns, of all sizes: what is compared is in the same rounds.
+    // Lazy and threaded pools of all sizes alternate, so that values to be compared are from the same rounds.
     let samples = match context.exact {
         true => Vec::new(),
         false => clock::try_rounds(context.rounds(), 2 * sizes.len(), |i| {
@@ -323,11 +323,11 @@ pub(super) fn creation(context: &Context<'_>, findings: &mut Findings) -> anyhow
     Ok(())
 }
 
-/// A page's first touch, and the next one.
+/// The cost of a page's first access, and of the next one.
 pub(super) fn pages(context: &Context<'_>, findings: &mut Findings) -> anyhow::Result<()> {
     let count = context.scale(16_384);
     let samples = clock::try_rounds(context.rounds(), 1, |_| -> anyhow::Result<_> {
-        // Mapped anew in each round, and late: no block is touched before it is out.
+        // Mapped anew in each round, and lazy: no block is touched before it is allocated.
         let area = MappedArea::new(count * PAGE, PAGE)?;
         let pool = SafePool::new(IndexPool::new(area, PAGE)?);
         let mut held = (0..count).map(|_| pool.alloc()).collect::<Result<Vec<_>, _>>()?;
@@ -367,7 +367,7 @@ pub(super) fn pages(context: &Context<'_>, findings: &mut Findings) -> anyhow::R
     Ok(())
 }
 
-/// A pair in instructions: what is left to gain by fewer branches.
+/// The instructions of a pair: what fewer branches could still save.
 pub(super) fn instructions(context: &Context<'_>, findings: &mut Findings) -> anyhow::Result<()> {
     let cases = [
         ("the paper's rule", Case::LazyPaper),

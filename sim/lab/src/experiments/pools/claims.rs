@@ -1,11 +1,12 @@
-//! What the article says of its sets, and what this project aims at, round by round.
+//! The article's statements about its sets, and this project's goals, checked round by round.
 
 use super::Measured;
 use super::phases::NAMES;
 use crate::findings::clock::Spread;
 use crate::findings::{Claim, Findings, Holds};
 
-/// How many times as long as another design's a design's phase takes in a set, if the set ran.
+/// The duration of a phase in one design relative to another design's, in a set; `None` if the set did not
+/// run.
 fn ratio(all: &[Measured], set: u8, phase: usize, design: usize, other: usize) -> Option<Spread> {
     let samples = &all.iter().find(|measured| measured.set == set)?.samples;
     Some(samples[design].times(&samples[other], phase))
@@ -16,7 +17,7 @@ const BUILD: usize = 0;
 const CHURN: usize = 1;
 const WALKS: usize = 2;
 
-/// From how many times on a design takes "hundreds of times" as long.
+/// The factor from which on a design takes "hundreds of times" as long.
 const HUNDREDS: f64 = 200.0;
 
 pub(super) fn claims(findings: &mut Findings, all: &[Measured]) {
@@ -81,7 +82,7 @@ pub(super) fn claims(findings: &mut Findings, all: &[Measured]) {
             churn.at_most(1.0),
         );
     }
-    // Each of them: that one design walks well and another one churns well meets no aim.
+    // Each design must meet both: one that walks well and another one that churns well do not meet the goal.
     for (set, walked, most) in [(1, "5 %", 1.5), (2, "95 %", 1.0)] {
         if let (Some(bits), Some(off), Some(on)) = (
             ratio(set, WALKS, live, array),
@@ -125,7 +126,8 @@ mod tests {
     use super::*;
     use crate::findings::clock;
 
-    /// Set 3 in which the scan takes `scan` ms, one other `slow` and the rest 1, in each of so many rounds.
+    /// Results of set 3 in which the scan takes `scan` ms, one other design `slow` and the rest 1, in each of
+    /// `rounds` rounds.
     fn set_3(rounds: usize, scan: f64, slow: f64) -> Vec<Measured> {
         let time = |design| match design {
             0 => scan,
@@ -154,7 +156,7 @@ mod tests {
         assert_eq!(verdict(&set_3(5, 150.0, 1.0)).0, Holds::No);
     }
 
-    /// One run said so and the next one did not.
+    /// Regression test: one run confirmed a claim and the next one did not.
     #[test]
     fn what_one_round_says_is_undecided() {
         assert_eq!(verdict(&set_3(1, 300.0, 1.0)).0, Holds::Undecided);

@@ -1,4 +1,4 @@
-//! The article's particle, and the designs that keep it, each as a Rust program would write it.
+//! The article's particle, and the designs that store it, each as a Rust program would write it.
 
 use anyhow::Context as _;
 use uslab::handle::{Handle, PackedArray, SlotMap};
@@ -29,26 +29,26 @@ impl Particle {
 
 /// A design of the article.
 pub(super) trait Design {
-    /// Names an object. The packed array has none that lasts: its objects are told apart by where they lie just now.
+    /// Identifies an object. The packed array has no lasting keys: its objects are identified by their current index.
     type Key;
-    /// What a walk looks at: slots, whose flag says whether there is an object; values without gaps; or words of 64 places, a
-    /// bit each.
+    /// What a walk inspects: slots, whose flag says if there is an object; values without gaps; or words of 64 bits, one bit for
+    /// each place.
     const LOOKS_AT: &'static str;
 
     fn alloc(&mut self, particle: Particle) -> anyhow::Result<Self::Key>;
     fn free(&mut self, key: Self::Key);
-    /// Updates all objects; how many there were.
+    /// Updates all objects. Returns their number.
     fn walk(&mut self) -> usize;
-    /// How many of these a walk looks at.
+    /// The number of slots, values or words that a walk inspects.
     fn looked(&mut self) -> usize;
 }
 
-/// Slots in a row, with a flag. If it scans, a new object takes the first that is free, found by looking; else a freed one is
-/// never taken again.
+/// Slots in a row, with a flag. If it `SCANS`, a new object takes the first free slot, found by a search; otherwise a freed slot
+/// is never used again.
 #[derive(Default)]
 pub(super) struct Flags<const SCANS: bool>(Vec<Particle>);
 
-/// Slots in a row, the free ones in a list that lies in them, in place of the position.
+/// Slots in a row; the free ones are in a list that is stored in them, in place of the position.
 pub(super) struct FreeList {
     slots: Vec<Particle>,
     head: u32,
@@ -205,12 +205,12 @@ impl Design for Hive<Particle> {
         self.len()
     }
     fn looked(&mut self) -> usize {
-        // In each slab.
+        // Words in each slab with objects in use.
         let info = self.info();
         ((info.full + info.partial) * info.objs_per_slab.div_ceil(64)) as usize
     }
 }
-/// An object cache, its objects in boxes: for all threads, and nobody walks over them.
+/// An object cache with its objects in boxes: usable by all threads, but without walks over the objects.
 pub(super) struct Boxes<'c>(pub(super) &'c ObjectCache<Particle>);
 
 impl<'c> Design for Boxes<'c> {
@@ -238,7 +238,7 @@ impl<'c> Design for Boxes<'c> {
 mod tests {
     use core::mem::offset_of;
 
-    /// "A true zero-overhead free list": the union of the article's own code is aligned for its pointer.
+    /// "A true zero-overhead free list": the union in the article's own code has its pointer's alignment.
     #[test]
     #[cfg(target_pointer_width = "64")]
     fn the_articles_union_grows_its_particle_from_24_to_32_bytes() {
@@ -268,11 +268,11 @@ mod tests {
         }
         assert_eq!((size_of::<Before>(), size_of::<Data>()), (24, 20));
         assert_eq!((offset_of!(Before, position), offset_of!(Before, lifetime)), (4, 20));
-        // 20 bytes become 24 for the pointer's alignment, and the flag in front of them 8.
+        // 20 bytes become 24 for the pointer's alignment, and the flag before them takes 8.
         type Pointer = *const u8;
         assert_eq!((size_of::<State<Pointer>>(), offset_of!(After<Pointer>, state)), (24, 8));
         assert_eq!(size_of::<After<Pointer>>(), 32, "a third more");
-        // A link of four bytes costs nothing here, which is what pools of a type have.
+        // A link of four bytes, as in this project's typed pools, costs nothing here.
         assert_eq!((offset_of!(After<u32>, state), size_of::<After<u32>>()), (4, 24));
         let _ = (offset_of!(Before, active), offset_of!(Before, velocity), offset_of!(After<u32>, active));
         let _ = (offset_of!(State<u32>, data), offset_of!(State<u32>, next_free));

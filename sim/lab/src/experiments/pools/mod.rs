@@ -1,9 +1,9 @@
-//! The article on pools, from a naive one to a slot map, measured anew, with slabs beside them.
+//! The article on pools, from a naive one to a slot map, measured again, together with slabs.
 //!
-//! Each design is written as a Rust program would write it, keeps the article's particle, and is put through its three phases:
-//! allocation and freeing, churn, iteration. What a phase leaves behind is shown to the compiler, so that nothing of it is left
-//! out; the article's own 0.88 ns for a free and an allocation let one doubt. Who has names for his objects keeps them in a
-//! list, and what that costs is in his churn; the packed array has none.
+//! Each design is written as a Rust program would write it, stores the article's particle, and runs its three phases: allocation
+//! and freeing, churn, iteration. The result of each phase is passed to `black_box`, so that the compiler removes nothing; the
+//! article's own 0.88 ns for a free and an allocation raise doubts. A design with lasting keys keeps them in a list, whose cost
+//! is part of its churn; the packed array has no keys.
 
 mod claims;
 mod designs;
@@ -18,12 +18,12 @@ use uslab::{Config, Subsystem};
 
 /// Which pool allocates, churns and iterates fastest: naive, free list, packed, slot map, or slabs?
 ///
-/// The four sets of the article: so many allocations, of which so many are freed at random, then 1,000 frames in each of which
-/// 500 objects are replaced, then so many walks over the objects that are left. Beside the article's numbers, and with slabs:
+/// The four sets of the article: a number of allocations, some of which are freed at random, then 1,000 frames that each replace
+/// 500 objects, then a number of walks over the remaining objects. Shown together with the article's numbers, and with slabs:
 /// without magazines, and with a magazine for each CPU.
 #[derive(Debug, Args)]
 pub struct Pools {
-    /// Only these of the article's sets, 1 to 4, separated by commas.
+    /// Only these sets of the article, 1 to 4, separated by commas.
     #[arg(long, value_name = "SET", value_delimiter = ',', default_value = "1,2,3,4", value_parser = clap::value_parser!(u8).range(1..=4))]
     sets: Vec<u8>,
 }
@@ -33,7 +33,7 @@ impl Pools {
         let question = "which pool allocates, churns and iterates fastest: naive, free list, packed, slot map, or slabs?";
         let mut findings = Findings::new("pools", question, context.seed);
         let mut rng = context.rng();
-        // No more rounds than decide something: the naive pool's walks alone take 20 seconds in the fourth set.
+        // Only as many rounds as are needed for a decision: the naive pool's walks alone take 20 seconds in the fourth set.
         let rounds = if context.quick || context.exact { 1 } else { 5 };
         let stage = context.progress.stage("pools", (self.sets.len() * NAMES.len() * rounds) as u64);
         let mut done = 0;
@@ -70,7 +70,7 @@ impl Pools {
     }
 }
 
-/// Whether a set runs as long as the article's: else its times do not belong beside ours.
+/// Returns `true` if a set runs as long as the article's; otherwise its times cannot be compared with the article's.
 fn as_long(set: &Set, frames: usize, walks: usize) -> bool {
     (frames, walks) == (FRAMES, set.walks)
 }
@@ -95,7 +95,7 @@ fn table(number: u8, set: &Set, frames: usize, walks: usize, runs: &[Run], sampl
         &[&ours[..], if article { &theirs } else { &[] }].concat(),
     );
     for (i, name) in NAMES.into_iter().enumerate() {
-        // Boxes are walked by nobody.
+        // Boxes are not walked.
         let walked = |value: Value| if runs[i].looked > 0 { value } else { Value::Nothing };
         let counts = [runs[i].looked.into(), runs[i].looks_at.into(), runs[i].active.into()].map(walked);
         let [build, churn, walks] = [0, 1, 2].map(|phase| samples[i].spread(phase));
@@ -110,20 +110,20 @@ fn table(number: u8, set: &Set, frames: usize, walks: usize, runs: &[Run], sampl
     table
 }
 
-/// What was measured of a set: each design's three phases, round by round.
+/// The measurements of a set: each design's three phases, round by round.
 struct Measured {
     set: u8,
     samples: Vec<Samples<3>>,
 }
 
-/// Each phase in the set that it is about, or else in the first one that ran.
+/// A picture of each phase, from the set that is about it, or otherwise from the first one that ran.
 fn pictures(findings: &mut Findings, all: &[Measured]) {
     let phases = ["Allocating and freeing", "Churn", "Walks"];
     for (phase, (name, about)) in phases.into_iter().zip([3, 1, 4]).enumerate() {
         let Some(Measured { set, samples }) = all.iter().find(|ran| ran.set == about).or(all.first()) else {
             continue;
         };
-        // Boxes, the last ones, are walked by nobody.
+        // Boxes, the last design, are not walked.
         let shown = NAMES.len() - usize::from(phase == 2);
         let bars = NAMES
             .into_iter()

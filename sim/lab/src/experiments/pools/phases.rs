@@ -11,7 +11,7 @@ use uslab::objects::Hive;
 use uslab::pool::{HeapArea, LivePool};
 use uslab::{Magazines, ObjectCache, Subsystem};
 
-/// A set of the article: allocations, how many of them are freed, walks; and the article's milliseconds, by design, for
+/// A set of the article: the allocations, the frees among them, and the walks; and the article's milliseconds by design, for
 /// allocating and freeing, churn and walks.
 pub(super) struct Set {
     pub(super) allocs: usize,
@@ -47,23 +47,23 @@ pub(super) const SETS: [Set; 4] = [
     },
 ];
 
-/// Objects replaced in a frame, and frames.
+/// Objects replaced in a frame, and the number of frames.
 pub(super) const REPLACED: usize = 500;
 pub(super) const FRAMES: usize = 1_000;
 
-/// Milliseconds of the phases, and what a walk looked at.
+/// Milliseconds of each phase, and the counts of a walk.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Run {
     pub(super) build: f64,
     pub(super) churn: f64,
     pub(super) walks: f64,
     pub(super) looked: usize,
-    /// What it is that was looked at; nothing where nobody walks.
+    /// What a walk inspects; empty if the design cannot be walked.
     pub(super) looks_at: &'static str,
     pub(super) active: usize,
 }
 
-/// Which of the live objects goes next: made before any time is taken.
+/// Which live objects are freed, in order; drawn before any timing.
 pub(super) struct Order {
     first: Vec<usize>,
     churn: Vec<usize>,
@@ -73,14 +73,14 @@ impl Order {
     pub(super) fn new(set: &Set, frames: usize, rng: &mut Pcg64) -> Self {
         let mut first: Vec<usize> = (0..set.allocs).collect();
         first.shuffle(rng);
-        // As places in the list of those that live: a freed one's place is taken by the last.
+        // As indices in the list of live objects: the last one takes the place of a freed one.
         let left = set.allocs - set.frees;
         let churn = (0..frames * REPLACED).map(|_| rng.random_range(0..left)).collect();
         Self { first, churn }
     }
 }
 
-/// A design whose objects have names that last.
+/// Runs a design with lasting keys.
 fn named<D: Design>(design: &mut D, set: &Set, order: &Order, walks: usize) -> anyhow::Result<Run> {
     let mut failed = None;
     let mut keys: Vec<Option<D::Key>> = Vec::with_capacity(set.allocs);
@@ -118,7 +118,7 @@ fn named<D: Design>(design: &mut D, set: &Set, order: &Order, walks: usize) -> a
 }
 
 fn walk<D: Design>(design: &mut D, walks: usize) -> Run {
-    // The first walk after a change may have to find out what is there.
+    // The first walk after a change may have to build its index, so it is not timed.
     let (active, looked) = (design.walk(), design.looked());
     let walks = clock::nanoseconds(|| {
         for _ in 0..walks {
@@ -129,7 +129,7 @@ fn walk<D: Design>(design: &mut D, walks: usize) -> Run {
     Run { looked, looks_at: D::LOOKS_AT, active, walks, ..Run::default() }
 }
 
-/// The packed array, whose objects are known by their place only.
+/// Runs the packed array, whose objects are identified only by their index.
 fn packed(set: &Set, order: &Order, walks: usize) -> anyhow::Result<Run> {
     let mut array = PackedArray::default();
     let mut failed = None;
@@ -168,7 +168,7 @@ pub(super) const NAMES: [&str; 9] = [
     "boxes of an object cache",
 ];
 
-/// One turn of one design.
+/// Runs one round of one design.
 pub(super) fn turn(
     design: usize,
     set: &Set,

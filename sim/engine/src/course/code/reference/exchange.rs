@@ -1,4 +1,4 @@
-//! The exercise `exchange`, done.
+//! The reference for the exercise `exchange`.
 
 use uslab_lab::course::{Layer, PerCpu, See, Shared};
 
@@ -10,7 +10,7 @@ struct Cpu<T> {
 
 #[derive(Debug)]
 struct Depot<T> {
-    /// Full magazines. (Empty ones need no keeping: `Vec::new()` is one.)
+    /// Full magazines. (Empty ones are not kept: `Vec::new()` is one.)
     full: Vec<Vec<T>>,
 }
 
@@ -23,7 +23,7 @@ pub(in crate::course::code) struct Mine<T> {
 }
 
 impl<T> Mine<T> {
-    /// What the depot has.
+    /// Gives access to the depot's full magazines.
     pub(in crate::course::code) fn full<R>(&self, act: impl FnOnce(&mut Vec<Vec<T>>) -> R) -> R {
         act(&mut self.depot.lock().full)
     }

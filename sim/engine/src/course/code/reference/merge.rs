@@ -1,4 +1,4 @@
-//! The exercise `merge`, done.
+//! The reference for the exercise `merge`.
 
 use crate::course::{Buddy, FreeLists};
 

@@ -1,4 +1,4 @@
-//! The exercises, done: what those of others are compared with.
+//! References for the exercises, with which other solutions are compared.
 
 pub(super) mod exchange;
 pub(super) mod merge;

@@ -1,4 +1,4 @@
-//! The exercise `partial`, done: the fullest slab serves. Slabs are sorted by how full they are into eight lists.
+//! The reference for the exercise `partial`: the fullest slab serves. Slabs are in eight lists, by how full they are.
 
 use crate::policy::*;
 
@@ -7,7 +7,7 @@ const FULL: u8 = 8;
 #[derive(Debug)]
 pub(in crate::course::code) struct Mine;
 
-/// The list of a slab, the fullest first.
+/// The list of a slab, the list of the fullest slabs first.
 fn list(slabs: &Slabs, slab: u32) -> u8 {
     match slabs.free(slab) {
         0 => FULL,

@@ -1,4 +1,5 @@
-//! The exercise `reaping`, done: what lay in the depot through the whole interval was not needed (Bonwick and Adams, 2001, section 3.7).
+//! The reference for the exercise `reaping`: magazines that were in the depot for the whole interval were not needed (Bonwick and
+//! Adams, 2001, section 3.7).
 
 use crate::course::Reaper;
 

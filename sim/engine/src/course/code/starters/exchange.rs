@@ -1,16 +1,17 @@
-//! Magazine exchange: a magazine layer of your own, after Bonwick and Adams, "Magazines and Vmem", USENIX 2001, section 3.
+//! Magazine exchange: write a magazine layer after Bonwick and Adams, "Magazines and Vmem", USENIX 2001, section 3.
 //!
-//! Each CPU has two magazines. It allocates from the loaded one, and frees to it, and needs nobody else. Only when that does not do
-//! it goes to the depot, which keeps whole magazines for all CPUs. What is here goes to the depot for every round. Write `alloc` and
-//! `free` so that two visits to the depot are as far apart as they can be.
+//! Each CPU has two magazines. It allocates from the loaded one, and frees to it, and needs no other CPU. Only if that is not
+//! enough does it visit the depot, which keeps whole magazines for all CPUs. The code below visits the depot for every round.
+//! Write `alloc` and `free` so that visits to the depot are as rare as possible.
 //!
-//! A CPU's lock first, then the depot's. Threads can be moved: several may be on one CPU at once.
+//! A CPU's lock comes first, then the depot's. Threads can be moved: several may be on one CPU at the same time.
 //!
-//! What there is to call:
+//! What you can call:
 //!
-//! - `self.cpus[cpu].lock()`: waits for a CPU's lock and gives its magazines, until what it gave is dropped.
+//! - `self.cpus[cpu].lock()`: waits for a CPU's lock and returns its magazines; dropping the result releases the lock.
 //! - `self.depot.lock()`: the same for the depot. Each call counts as a visit.
-//! - `std::mem::swap(a, b)` exchanges two magazines of a CPU, `std::mem::take(a)` leaves an empty one behind.
+//! - `std::mem::swap(a, b)` exchanges two magazines of a CPU, `std::mem::take(a)` returns one and leaves an empty one in its
+//!   place.
 
 use uslab_lab::course::{Layer, PerCpu, See, Shared};
 
@@ -22,7 +23,7 @@ struct Cpu<T> {
 
 #[derive(Debug)]
 struct Depot<T> {
-    /// Full magazines. (Empty ones need no keeping: `Vec::new()` is one.)
+    /// Full magazines. (Empty ones are not kept: `Vec::new()` is one.)
     full: Vec<Vec<T>>,
 }
 

@@ -1,15 +1,16 @@
-//! Buddy merging: what makes large blocks of small ones again.
+//! Buddy merging: how small free blocks become large ones again.
 //!
-//! Memory is one block of `2^lists.order()` pages at first. `alloc` takes the smallest block that is large enough and splits it: it is
-//! there already. A block of order n that begins at page p has one buddy, which begins at page p ^ (1 << n). What is here never merges.
-//! Write `free`. All that you know is in the lists of free blocks; how often they are looked at is counted.
+//! The memory is one block of `2^lists.order()` pages at first. `alloc` is complete: it takes the smallest block that is large
+//! enough and splits it. A block of order n that begins at page p has one buddy, which begins at page p ^ (1 << n). The code
+//! below never merges. Write `free`. The lists of free blocks are all the state that there is; accesses to them are counted.
 //!
-//! What there is to call. Each call but the last is a look:
+//! What you can call. Each call except the last counts as an access:
 //!
-//! - `lists.pop(order)`: takes the lowest free block of an order; `None` if there is none.
-//! - `lists.push(page, order)`: a block is free.
-//! - `lists.remove(page, order)`: takes the block that begins at that page, if it is free and has exactly this order; whether it did.
-//! - `lists.order()`: the order of the largest block.
+//! - `lists.pop(order)`: takes the lowest free block of an order; returns `None` if there is none.
+//! - `lists.push(page, order)`: adds a free block.
+//! - `lists.remove(page, order)`: takes the block that begins at that page, if it is free and has exactly this order; returns
+//!   `true` if it did.
+//! - `lists.order()`: returns the order of the largest block.
 
 use uslab_engine::course::{Buddy, FreeLists};
 

@@ -1,19 +1,20 @@
-//! Which partial slab: a cache that keeps as few slabs as it can.
+//! Which partial slab: a cache that keeps as few slabs as possible.
 //!
-//! There are no magazines here: each allocation takes an object from a slab, each free puts one back. A slab can only go back when all of
-//! its objects are free at once. So it matters which slab serves. What is here takes the slab that was touched last. Choose better,
-//! without a look at every slab: looks and moves are counted, one like the other.
+//! There are no magazines here: each allocation takes an object from a slab, each free returns one. A slab can be freed only when
+//! all of its objects are free. So it matters which slab serves an allocation. The code below takes the slab that was used last.
+//! Choose better, without looking at every slab: looks and moves are both counted.
 //!
-//! What there is to call, and how often it counts:
+//! What you can call, and how much it counts:
 //!
-//! - `op.make(list)?`: a new slab of free objects, in front of a list. 0.
-//! - `op.release(slab)`: an empty slab goes back. 0.
-//! - `op.slabs.take(slab)`: a free object leaves its slab, `None` if there is none. `op.slabs.put(object)`: it comes back. 0.
-//! - `op.slabs.first(list)`, `last(list)`: a slab at that end of a list, `None` if there is none. `len(list)`, `list(slab)`. 0.
-//! - `op.slabs.objects()`: objects of a slab, free and in use. 0.
-//! - `op.slabs.free(slab)`: its free objects; `is_empty(slab)`: whether all are free. 1.
+//! - `op.make(list)?`: creates a slab of free objects, at the front of a list. 0.
+//! - `op.release(slab)`: frees an empty slab. 0.
+//! - `op.slabs.take(slab)`: takes a free object out of its slab; `None` if there is none. `op.slabs.put(object)`: returns it. 0.
+//! - `op.slabs.first(list)`, `last(list)`: the slab at that end of a list; `None` if the list is empty. `len(list)`,
+//!   `list(slab)`. 0.
+//! - `op.slabs.objects()`: the number of objects in a slab, free and in use. 0.
+//! - `op.slabs.free(slab)`: the number of its free objects; `is_empty(slab)`: `true` if all are free. 1.
 //! - `op.slabs.relist(slab, list, End::Front)`, or `End::Back`: moves a slab. 1.
-//! - `op.slabs.walk(list)`: the slabs of a list in order. 1 for each that comes.
+//! - `op.slabs.walk(list)`: the slabs of a list in order. 1 for each slab that it returns.
 
 use uslab_engine::policy::*;
 
@@ -27,7 +28,7 @@ impl Policy for Mine {
     const NAME: &'static str = "mine";
     const ABOUT: &'static str = "which partial slab";
     type Knobs = ();
-    /// The lists that a slab can be on. As many as you like.
+    /// The lists that a slab can be on. You may add more.
     const LISTS: &'static [&'static str] = &["partial", "full"];
 
     fn new(_: &CacheInfo, _: Cpus, _: &Geometry, _: &()) -> Self {
@@ -35,7 +36,7 @@ impl Policy for Mine {
     }
 
     fn alloc(&mut self, op: &mut Op<'_>) -> Result<Object, NoMemory> {
-        // To be written: which slab?
+        // To be written: which slab serves?
         let slab = match op.slabs.first(PARTIAL) {
             Some(slab) => slab,
             None => op.make(PARTIAL)?,
@@ -58,7 +59,7 @@ impl Policy for Mine {
         }
     }
 
-    /// All empty slabs go back at once here, so nothing is left to do.
+    /// Empty slabs are freed immediately here, so nothing is left to do.
     fn shrink(&mut self, _: &mut Op<'_>) -> u64 {
         0
     }

@@ -1,10 +1,11 @@
-//! Reaping: how many full magazines a depot gives back, and when.
+//! Reaping: how many full magazines a depot flushes, and when.
 //!
-//! A depot that keeps all holds memory that nobody needs. One that gives all back fetches it again a moment later. Every 15 seconds you
-//! are asked how many of the full magazines are to go back to slabs. Between two questions you are told of each visit. What is here keeps
-//! all. A full magazine (8 objects) that is kept for an interval costs 2, an object that comes from a slab 1.
+//! A depot that keeps everything holds memory that is not needed. A depot that flushes everything fetches it again soon after.
+//! Every 15 seconds, `reap` returns how many of the full magazines are to be flushed to slabs. In between, `visited` is called at
+//! each visit. The code below keeps everything. A full magazine (8 objects) that is kept for an interval costs 2, an object that
+//! comes from a slab costs 1.
 //!
-//! There is nothing to call: keep in `Mine` what you want to know at the end of an interval.
+//! There is nothing to call: keep in `Mine` whatever you need to know at the end of an interval.
 
 use uslab_engine::course::Reaper;
 
@@ -12,11 +13,11 @@ use uslab_engine::course::Reaper;
 pub struct Mine {}
 
 impl Reaper for Mine {
-    /// A magazine went to the depot, or came from there: it has so many full ones now.
+    /// A magazine was returned to the depot or taken from it, which has `full` full ones now.
     fn visited(&mut self, _full: usize) {
         // To be written.
     }
-    /// An interval ends, and the depot has so many full magazines. How many go back?
+    /// An interval ends, and the depot has `full` full magazines. Returns how many to flush.
     fn reap(&mut self, _full: usize) -> usize {
         // To be written.
         0
