@@ -680,11 +680,12 @@ impl PageAllocator {
     }
 
     /// Lowers the free memory that each zone keeps backed to `bytes` bytes, at most
-    /// [`PageConfig::keep_free`].
+    /// [`PageConfig::keep_free`], and what all depots keep together to as much.
     #[doc(hidden)]
     pub fn keep_at_most(&self, bytes: u64) {
         let pages = u32::try_from(bytes / PAGE_SIZE as u64).unwrap_or(u32::MAX);
         self.shared.keep.set(pages.min(self.shared.most_kept));
+        self.tables().keep_at_most(bytes);
     }
 
     /// Bytes of addresses reserved for pages, committed or not.

@@ -14,7 +14,9 @@ use uslab_magazine::memory::ALIGN;
 use uslab_magazine::sync::fork::{ForkLock, ForkMutex};
 use uslab_magazine::sync::{Counter, Rank, tell};
 use uslab_magazine::tracepoints::{Step, Tracepoints};
-use uslab_magazine::{Config, Cpus, Drains, Fork, Layer, Memory, Operation, Round, SweepGroup, Table, Which};
+use uslab_magazine::{
+    Config, Cpus, DepotBudget, Drains, Fork, Layer, Memory, Operation, Round, SweepGroup, Table, Which,
+};
 
 /// The memory of a table: addresses that read as zero, and become memory when a CPU uses them.
 #[derive(Debug)]
@@ -72,6 +74,8 @@ pub struct Tables {
     backend: Backend,
     faults: Faults,
     tracepoints: Arc<Tracepoints>,
+    /// What the depots of all tables hold together.
+    depots: Arc<DepotBudget>,
     /// Has capacity for `MOST` tables.
     tables: ForkMutex<Vec<Arc<Table<StackMemory>>>>,
     /// 1 if the inlined paths are closed, and 1 if the paths of frees by address are; protected by the list's lock.
@@ -89,11 +93,13 @@ impl Tables {
     pub(crate) fn new(cpus: Cpus, addresses: &mut Reservation) -> Option<Self> {
         let tables = ForkMutex::new(Rank::Tables, Vec::with_capacity(MOST));
         let tracepoints = Arc::new(Tracepoints::new(cpus));
+        let depots = Arc::new(DepotBudget::of(&cpus));
         let made = Self {
             cpus,
             backend: addresses.backend,
             faults: addresses.faults.clone(),
             tracepoints,
+            depots,
             tables,
             closed: [const { Counter::new(0) }; 2],
         };
@@ -122,7 +128,8 @@ impl Tables {
             let writable = if at_once { Table::<StackMemory>::writable(&cpus, region) } else { 0 };
             let memory = StackMemory::new(addresses, footprint(region), writable);
             if let Some(memory) = memory {
-                return Table::observed(cpus, region, memory, self.tracepoints.clone()).ok().map(Arc::new);
+                let (tracepoints, depots) = (self.tracepoints.clone(), self.depots.clone());
+                return Table::observed(cpus, region, memory, tracepoints, depots).ok().map(Arc::new);
             }
             if region <= LEAST {
                 return None;
@@ -172,6 +179,11 @@ impl Tables {
     /// The observers of the layers.
     pub fn tracepoints(&self) -> &Arc<Tracepoints> {
         &self.tracepoints
+    }
+
+    /// Bounds what all depots keep together: see [`DepotBudget::keep_at_most`].
+    pub(crate) fn keep_at_most(&self, bytes: u64) {
+        self.depots.keep_at_most(bytes);
     }
 
     /// Each table, oldest first.

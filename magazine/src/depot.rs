@@ -9,7 +9,12 @@
 //!
 //! **Working set** (Bonwick & Adams 2001, section 3.7): the depot records its minimum length since the last
 //! reap. That number of magazines was not needed during the whole interval; they are surplus.
+//!
+//! **Budget**: a depot keeps its first [`FREE`] magazines in any case, and more only while all depots of the
+//! [`Budget`] hold fewer bytes together. So a depot that holds a few magazines at a time does not write the
+//! common counter.
 
+use crate::cpu::Cpus;
 use crate::magazine::Magazine;
 use crate::sync::Ordering::Relaxed;
 use crate::sync::fork::ForkMutex;
@@ -100,6 +105,49 @@ impl Blocks {
     }
 }
 
+/// Magazines of a depot that the budget does not count.
+pub(crate) const FREE: u32 = 2;
+
+/// Bytes that the depots of some tables hold together, beyond the first [`FREE`] magazines of each depot.
+#[derive(Debug)]
+#[repr(align(64))]
+pub struct Budget {
+    held: Counter,
+    most: Counter,
+    default: u64,
+}
+
+impl Budget {
+    /// Bytes for each CPU, and at least [`LEAST`](Self::LEAST).
+    const PER_CPU: u64 = 1 << 20;
+    const LEAST: u64 = 16 << 20;
+
+    /// A budget for a machine of so many CPUs.
+    pub fn of(cpus: &Cpus) -> Self {
+        Self::new(Self::LEAST.max(u64::from(cpus.count()) * Self::PER_CPU))
+    }
+    pub(crate) fn new(most: u64) -> Self {
+        Self { held: Counter::new(0), most: Counter::new(most), default: most }
+    }
+    /// Bounds the depots by `bytes`, if that is less than their machine has. They keep what they hold already.
+    pub fn keep_at_most(&self, bytes: u64) {
+        self.most.set(bytes.min(self.default));
+    }
+    /// Depots that charge at the same time may exceed the budget by a magazine each.
+    fn charge(&self, bytes: u64) -> bool {
+        let fits = bytes == 0 || self.held.get().saturating_add(bytes) <= self.most.get();
+        if fits {
+            self.held.add(bytes);
+        }
+        fits
+    }
+    /// Bytes that the depots hold.
+    #[cfg(test)]
+    pub(crate) fn held(&self) -> u64 {
+        self.held.get()
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Full {
     /// The magazines, newest first.
@@ -122,6 +170,8 @@ pub(crate) struct Depot {
     /// The number of magazines, stored under the lock; read without it as a hint.
     len: AtomicU32,
     limit: u32,
+    /// Bytes that a magazine holds; 0 if the budget does not count them.
+    bytes: u64,
     pub(crate) full: ForkMutex<Full>,
     /// Visits that found the lock taken.
     pub(crate) contention: Counter,
@@ -130,14 +180,15 @@ pub(crate) struct Depot {
 }
 
 impl Depot {
-    /// Creates a depot for up to `limit` magazines, without blocks.
-    pub(crate) fn new(limit: u32) -> Self {
+    /// Creates a depot for up to `limit` magazines of `bytes` bytes, without blocks.
+    pub(crate) fn new(limit: u32, bytes: u64) -> Self {
         let (magazines, spare) = (Blocks::default(), Blocks::default());
         let full = Full { magazines, len: 0, spare, open: true, min: 0 };
         Self {
             exchanges: Counter::new(0),
             len: AtomicU32::new(0),
             limit,
+            bytes,
             full: ForkMutex::new(Rank::Depot, full),
             contention: Counter::new(0),
             spare: Counter::new(0),
@@ -181,7 +232,7 @@ impl Depot {
     }
 
     /// Takes the newest magazine; `false` if the depot is empty, which costs no lock.
-    pub(crate) fn take(&self, op: &Operation, into: &mut Magazine) -> bool {
+    pub(crate) fn take(&self, op: &Operation, budget: &Budget, into: &mut Magazine) -> bool {
         let before = self.len();
         if before == 0 {
             return false;
@@ -193,6 +244,9 @@ impl Depot {
         if let Some(block) = full.magazines.pop() {
             full.spare.push(block);
             full.len -= 1;
+            if full.len >= FREE {
+                budget.held.sub(self.bytes);
+            }
             // Only once: `spare` is on a cache line that visits usually do not write.
             if self.spare.get() == 0 {
                 self.spare.set(1);
@@ -211,11 +265,13 @@ impl Depot {
         true
     }
 
-    /// Adds a magazine; `false` if the depot is full or closed, or if `more` is needed and supplies no block.
+    /// Adds a magazine; `false` if the depot is full or closed, if the budget is used up, or if `more` is
+    /// needed and supplies no block.
     #[must_use = "a magazine that was not taken is still the caller's"]
     pub(crate) fn put(
         &self,
         op: &Operation,
+        budget: &Budget,
         magazine: &Magazine,
         more: impl FnOnce() -> Option<Block>,
     ) -> bool {
@@ -231,7 +287,16 @@ impl Depot {
             drop(full);
             full = self.full.lock();
         });
-        let Some(mut block) = full.spare.pop().or_else(more) else { return false };
+        let counted = full.len >= FREE;
+        if counted && !budget.charge(self.bytes) {
+            return false;
+        }
+        let Some(mut block) = full.spare.pop().or_else(more) else {
+            if counted {
+                budget.held.sub(self.bytes);
+            }
+            return false;
+        };
         block.slot_mut().magazine.copy_from(magazine);
         full.magazines.push(block);
         full.len += 1;
@@ -265,8 +330,9 @@ impl Depot {
         Some(core::mem::take(&mut full.spare))
     }
     /// Takes all blocks, with the magazines in them. The depot must have no other user.
-    pub(crate) fn end(&self) -> Blocks {
+    pub(crate) fn end(&self, budget: &Budget) -> Blocks {
         let mut full = self.full.lock();
+        budget.held.sub(u64::from(full.len.saturating_sub(FREE)) * self.bytes);
         let mut blocks = core::mem::take(&mut full.magazines);
         blocks.append(core::mem::take(&mut full.spare));
         full.len = 0;
@@ -290,74 +356,102 @@ mod tests {
 
     #[test]
     fn visits_move_one_magazine_or_do_not_count() {
-        let (depot, op, mut magazine) = (Depot::new(1), &Operation::new(), Magazine::new());
-        let put = |magazine: &Magazine| depot.put(op, magazine, || Some(Block::on_heap()));
+        let (depot, budget) = (Depot::new(1, 0), &Budget::new(0));
+        let (op, mut magazine) = (&Operation::new(), Magazine::new());
+        let put = |magazine: &Magazine| depot.put(op, budget, magazine, || Some(Block::on_heap()));
         magazine.push(NonNull::dangling());
         assert_eq!([put(&magazine), put(&magazine)], [true, false], "one is the limit");
         assert_eq!((depot.len(), depot.exchanges.get()), (1, 1));
         let mut taken = Magazine::new();
-        assert!(depot.take(op, &mut taken) && !depot.take(op, &mut Magazine::new()));
+        assert!(depot.take(op, budget, &mut taken) && !depot.take(op, budget, &mut Magazine::new()));
         assert_eq!(taken.rounds(), magazine.rounds());
         assert_eq!((depot.len(), depot.exchanges.get()), (0, 2));
-        depot.end().free();
+        depot.end(budget).free();
     }
 
     #[test]
     fn empty_block_is_reused_or_returned_once() {
-        let (depot, op, mut magazine) = (Depot::new(2), &Operation::new(), Magazine::new());
-        assert!(depot.put(op, &magazine, || Some(Block::on_heap())) && depot.spare().is_none());
-        assert!(depot.take(op, &mut magazine) && depot.put(op, &magazine, || None));
-        assert!(!depot.put(op, &magazine, || None), "there is room for one");
-        assert!(depot.take(op, &mut magazine));
+        let (depot, budget) = (Depot::new(2, 0), &Budget::new(0));
+        let (op, mut magazine) = (&Operation::new(), Magazine::new());
+        assert!(depot.put(op, budget, &magazine, || Some(Block::on_heap())) && depot.spare().is_none());
+        assert!(depot.take(op, budget, &mut magazine) && depot.put(op, budget, &magazine, || None));
+        assert!(!depot.put(op, budget, &magazine, || None), "there is room for one");
+        assert!(depot.take(op, budget, &mut magazine));
         let spare = depot.spare().unwrap();
         assert_eq!((spare.magazines().count(), depot.spare().is_none()), (1, true));
-        assert!(!depot.put(op, &magazine, || None));
+        assert!(!depot.put(op, budget, &magazine, || None));
         spare.free();
     }
 
     #[test]
     fn magazines_unused_for_an_interval_are_surplus() {
-        let (depot, op, mut magazine) = (Depot::new(8), &Operation::new(), Magazine::new());
+        let (depot, budget) = (Depot::new(8, 0), &Budget::new(0));
+        let (op, mut magazine) = (&Operation::new(), Magazine::new());
         for _ in 0..5 {
-            assert!(depot.put(op, &magazine, || Some(Block::on_heap())));
+            assert!(depot.put(op, budget, &magazine, || Some(Block::on_heap())));
         }
         assert_eq!(depot.surplus(op), 0, "the interval in which they came does not count");
-        assert!(depot.take(op, &mut magazine) && depot.take(op, &mut magazine));
+        assert!(depot.take(op, budget, &mut magazine) && depot.take(op, budget, &mut magazine));
         assert_eq!(depot.surplus(op), 3);
         // A magazine is added while the surplus is removed: it does not immediately count as surplus.
-        assert!(depot.put(op, &magazine, || None));
-        assert!((0..3).all(|_| depot.take(op, &mut magazine)));
+        assert!(depot.put(op, budget, &magazine, || None));
+        assert!((0..3).all(|_| depot.take(op, budget, &mut magazine)));
         assert_eq!((depot.len(), depot.surplus(op), depot.surplus(op)), (1, 0, 1));
-        depot.end().free();
+        depot.end(budget).free();
     }
 
     #[test]
     fn debugger_layout_matches_the_list_of_magazines() {
-        let depot = Depot::new(1);
+        let depot = Depot::new(1, 0);
         assert_eq!(depot.first(), core::ptr::from_ref(&depot.full.lock().magazines).addr());
     }
 
     #[test]
     fn closed_depot_rejects_puts_and_serves_takes() {
-        let (depot, op, mut magazine) = (Depot::new(2), &Operation::new(), Magazine::new());
-        let put = |magazine: &Magazine| depot.put(op, magazine, || Some(Block::on_heap()));
+        let (depot, budget) = (Depot::new(2, 0), &Budget::new(0));
+        let (op, mut magazine) = (&Operation::new(), Magazine::new());
+        let put = |magazine: &Magazine| depot.put(op, budget, magazine, || Some(Block::on_heap()));
         assert!(put(&magazine));
         depot.set_open(false);
-        assert!(!put(&magazine) && depot.take(op, &mut magazine));
+        assert!(!put(&magazine) && depot.take(op, budget, &mut magazine));
         depot.set_open(true);
         assert!(put(&magazine));
-        depot.end().free();
+        depot.end(budget).free();
     }
 
     #[test]
     fn ending_a_depot_returns_all_its_blocks() {
-        let (depot, op, mut magazine) = (Depot::new(3), &Operation::new(), Magazine::new());
-        assert!((0..3).all(|_| depot.put(op, &magazine, || Some(Block::on_heap()))));
-        assert!(depot.take(op, &mut magazine));
-        let mut blocks = depot.end();
+        let (depot, budget) = (Depot::new(3, 0), &Budget::new(0));
+        let (op, mut magazine) = (&Operation::new(), Magazine::new());
+        assert!((0..3).all(|_| depot.put(op, budget, &magazine, || Some(Block::on_heap()))));
+        assert!(depot.take(op, budget, &mut magazine));
+        let mut blocks = depot.end(budget);
         assert_eq!(blocks.magazines().count(), 3, "two with a magazine, and one to spare");
-        blocks.append(depot.end());
+        blocks.append(depot.end(budget));
         assert_eq!(blocks.magazines().count(), 3);
         blocks.free();
+    }
+
+    #[test]
+    fn depots_share_a_budget_beyond_their_first_magazines() {
+        let (op, budget, magazine) = (&Operation::new(), &Budget::new(300), Magazine::new());
+        let [a, b] = [(); 2].map(|()| Depot::new(10, 100));
+        let put = |depot: &Depot| depot.put(op, budget, &magazine, || Some(Block::on_heap()));
+        let take = |depot: &Depot| depot.take(op, budget, &mut Magazine::new());
+        let fill = |depot: &Depot| core::iter::repeat_with(|| put(depot)).take_while(|took| *took).count();
+        assert_eq!([fill(&a), fill(&b)], [5, 2], "two each, and three together");
+        assert!(take(&a) && put(&b) && !put(&b) && !put(&a));
+        assert!(!b.put(op, budget, &magazine, || panic!("the budget is used up")));
+        assert!(take(&b) && take(&b) && put(&b), "one of its first two");
+        let spare = b.spare();
+        assert!(!b.put(op, budget, &magazine, || None) && put(&b), "a put without a block charges nothing");
+        spare.map(Blocks::free);
+        [&a, &b].iter().for_each(|depot| _ = depot.end(budget).free());
+        assert_eq!(budget.held(), 0);
+        budget.keep_at_most(100);
+        assert_eq!(fill(&a), 3);
+        budget.keep_at_most(1000);
+        assert_eq!(fill(&a), 2, "the machine has no more than 300");
+        a.end(budget).free();
     }
 }

@@ -89,6 +89,9 @@ pub struct Config {
     pub stock: u16,
     /// Magazines that each node's depot keeps, up to [`MAX_DEPOT`]. The supplier gets the others.
     pub depot_limit: u32,
+    /// Bytes that a round stands for. The depots of a table keep a bounded number of bytes together; 0 counts
+    /// nothing.
+    pub round_bytes: u64,
 }
 
 /// The most magazines that a depot has room for.
@@ -100,7 +103,7 @@ impl Config {
     /// Magazines of `capacity` rounds, filled whole.
     pub fn new(capacity: u16, stock: u16, depot_limit: u32) -> Self {
         let capacity = capacity.clamp(1, MAX_CAPACITY);
-        Self { capacity, first_fill: capacity, stock, depot_limit }
+        Self { capacity, first_fill: capacity, stock, depot_limit, round_bytes: 0 }
     }
 
     /// Rounds that a CPU's stack has room for.
@@ -262,7 +265,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
                 return None;
             };
             table.set_magazine(class, capacity);
-            let depot = Depot::new(config.depot_limit);
+            let depot = Depot::new(config.depot_limit, config.round_bytes.saturating_mul(capacity.into()));
             nodes.push(NodeClass {
                 net: Counter::new(0),
                 depot,
@@ -437,7 +440,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
         // magazine would be filled for one round.
         let open = self.table.region(self.cpus().current()).is_some()
             && self.table.limit(node.class()).load(crate::sync::Ordering::Relaxed) > 0;
-        if !(open && node.depot.take(op, &mut magazine)) {
+        if !(open && node.depot.take(op, &self.table.depots, &mut magazine)) {
             let ask = if open { self.tuning.fill(&self.config) } else { 1 };
             planted!("the supplier fills under the lock of drains" => {
                 core::mem::forget(self.table.lock_drains());
@@ -452,7 +455,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
                 self.counts.fills.add(1);
             }
         }
-        if magazine.is_empty() && (open || !node.depot.take(op, &mut magazine)) {
+        if magazine.is_empty() && (open || !node.depot.take(op, &self.table.depots, &mut magazine)) {
             return None;
         }
         let mine = magazine.pop()?;
@@ -570,7 +573,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
         planted!("a magazine that is not full goes to the depot" => let full = true);
         let kept = full && {
             inject_yield();
-            node.depot.put(op, magazine, || self.table.block(op))
+            node.depot.put(op, &self.table.depots, magazine, || self.table.block(op))
         };
         planted!("a magazine in the depot and with the supplier" => let kept = false);
         if !kept {
@@ -686,7 +689,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
     ) -> u64 {
         let (mut magazine, mut rounds) = (Magazine::new(), 0);
         for _ in 0..magazines {
-            if !node.depot.take(op, &mut magazine) {
+            if !node.depot.take(op, &self.table.depots, &mut magazine) {
                 break;
             }
             rounds += magazine.len() as u64;
@@ -790,7 +793,7 @@ impl<R: Round, M: Memory> Drop for Layer<R, M> {
     fn drop(&mut self) {
         if !crate::sync::abandoned() {
             self.nodes.iter().for_each(|node| {
-                self.table.take_blocks(node.depot.end());
+                self.table.take_blocks(node.depot.end(&self.table.depots));
                 self.table.retire(node.class());
             });
         }

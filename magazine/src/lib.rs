@@ -145,6 +145,8 @@ pub use cpu::regions::Words;
 pub use cpu::rseq::StaticWords;
 pub use cpu::{BadCpus, Cpus, MAX_CPUS, MAX_NODES, Mechanism, on_cpu};
 #[doc(hidden)]
+pub use depot::Budget as DepotBudget;
+#[doc(hidden)]
 pub use fast_path::StaticPath;
 #[doc(hidden)]
 pub use fast_path::{FastPath, FastPathTable};

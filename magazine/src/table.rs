@@ -71,7 +71,7 @@ mod layout;
 
 use crate::cpu::Cpus;
 use crate::cpu::regions::{SPARE, Words};
-use crate::depot::Blocks;
+use crate::depot::{Blocks, Budget};
 use crate::fork::Fork;
 use crate::magazine::MAX_CAPACITY;
 use crate::memory::{ALIGN, Memory};
@@ -174,6 +174,7 @@ pub struct Table<M> {
     numbers: Box<[Number]>,
     drains: ForkMutex<()>,
     making: ForkMutex<Making>,
+    pub(crate) depots: Arc<Budget>,
     done: Counter,
     refused: Counter,
     /// Nanoseconds.
@@ -250,9 +251,11 @@ impl<M: Memory> Table<M> {
     /// # Errors
     /// If `memory` cannot hold a region of `region` bytes for each CPU, or the words could not be committed.
     pub fn new(cpus: Cpus, region: usize, memory: M) -> Result<Self, TooSmall> {
-        Self::observed(cpus, region, memory, Arc::new(Tracepoints::new(cpus)))
+        let (tracepoints, depots) = (Tracepoints::new(cpus), Budget::of(&cpus));
+        Self::observed(cpus, region, memory, Arc::new(tracepoints), Arc::new(depots))
     }
-    /// As [`new`](Self::new), with `tracepoints` for the operations of the table's layers.
+    /// As [`new`](Self::new), with `tracepoints` for the operations of the table's layers, and a budget for their
+    /// depots.
     ///
     /// # Errors
     /// As [`new`](Self::new).
@@ -262,6 +265,7 @@ impl<M: Memory> Table<M> {
         region: usize,
         memory: M,
         tracepoints: Arc<Tracepoints>,
+        depots: Arc<Budget>,
     ) -> Result<Self, TooSmall> {
         let region = Self::stride(region);
         if !Self::fits(&cpus, region, &memory) {
@@ -294,6 +298,7 @@ impl<M: Memory> Table<M> {
             numbers: (0..CLASSES).map(number).collect(),
             drains: ForkMutex::new(Rank::Drains, ()),
             making: ForkMutex::new(Rank::Making, making),
+            depots,
             done: Counter::new(0),
             refused: Counter::new(0),
             longest_away: Counter::new(0),

@@ -74,7 +74,7 @@ impl Tuning {
 mod tests {
     use super::*;
 
-    const CONFIG: Config = Config { capacity: 6, first_fill: 1, stock: 4, depot_limit: 0 };
+    const CONFIG: Config = Config { capacity: 6, first_fill: 1, stock: 4, depot_limit: 0, round_bytes: 0 };
 
     #[test]
     fn each_fill_doubles_up_to_a_magazine() {

@@ -35,7 +35,7 @@ fn sizes_at_their_ends_are_refused_or_work_and_nothing_overflows() {
     for (capacity, stock) in shorts.iter().flat_map(|a| shorts.map(|b| (*a, b))) {
         for (first_fill, depot_limit) in shorts.iter().flat_map(|a| [0, 1, u32::MAX].map(|b| (*a, b))) {
             for config in [
-                Config { capacity, first_fill, stock, depot_limit },
+                Config { capacity, first_fill, stock, depot_limit, round_bytes: 0 },
                 Config::new(capacity, stock, depot_limit),
             ] {
                 assert!(config.most_rounds(&cpus) < u64::MAX);

@@ -16,7 +16,7 @@ const ROUNDS: usize = 12;
 const STEPS: usize = 12;
 
 /// Few rounds and a small depot: the supplier refuses, the depot runs empty and overflows.
-const CONFIG: Config = Config { capacity: 2, first_fill: 1, stock: 1, depot_limit: 1 };
+const CONFIG: Config = Config { capacity: 2, first_fill: 1, stock: 1, depot_limit: 1, round_bytes: 0 };
 
 fn world(by: Mechanism) -> World {
     let table = table(Cpus::simulated(2, 1).unwrap().by(by), 1);

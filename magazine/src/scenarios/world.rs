@@ -5,7 +5,7 @@
 //! loom also finds a free that does not happen before the next allocation of the round.
 
 use crate::cpu::Cpus;
-use crate::depot::{Block, Blocks, Depot};
+use crate::depot::{Block, Blocks, Budget, Depot};
 use crate::fork::Fork;
 use crate::layer::{Config, Layer, Round, Supplier};
 use crate::magazine::Magazine;
@@ -273,6 +273,8 @@ pub(super) fn child(world: &World) {
 /// A depot alone, with magazines of one round. Rounds count from 0.
 pub(super) struct DepotWorld {
     pub(super) depot: Depot,
+    /// Counts a byte for each magazine.
+    pub(super) budget: Budget,
     limit: usize,
     /// One per round; written by the thread that puts the round in.
     written: Vec<UnsafeCell<()>>,
@@ -290,9 +292,9 @@ impl DepotWorld {
     }
     /// Creates a depot with room for `limit` magazines.
     pub(super) fn of(rounds: usize, limit: usize) -> Arc<Self> {
-        let depot = Depot::new(limit as u32);
+        let (depot, budget) = (Depot::new(limit as u32, 1), Budget::new(limit as u64));
         let written = (0..rounds).map(|_| UnsafeCell::new(())).collect();
-        Arc::new(Self { depot, limit, written, made: Counter::new(0), moved: Counter::new(0) })
+        Arc::new(Self { depot, budget, limit, written, made: Counter::new(0), moved: Counter::new(0) })
     }
     /// Writes to a round, and puts a magazine of it into the depot.
     pub(super) fn put(&self, round: usize) {
@@ -306,7 +308,7 @@ impl DepotWorld {
             Some(Block::on_heap())
         };
         let put = || {
-            let there = self.depot.put(&Operation::new(), &magazine(&[round + 1]), room);
+            let there = self.depot.put(&Operation::new(), &self.budget, &magazine(&[round + 1]), room);
             self.moved.add(u64::from(there));
             there
         };
@@ -321,7 +323,7 @@ impl DepotWorld {
     /// Takes a magazine out, and reads its round.
     pub(super) fn take(&self) -> Option<usize> {
         let mut magazine = Magazine::new();
-        self.depot.take(&Operation::new(), &mut magazine).then(|| {
+        self.depot.take(&Operation::new(), &self.budget, &mut magazine).then(|| {
             self.moved.add(1);
             let round = magazine.pop().expect("a magazine is full").addr().get() - 1;
             self.written[round].with(|_| ());
@@ -346,9 +348,12 @@ impl DepotWorld {
     fn alone(&self) {
         let (op, limit) = (&Operation::new(), self.limit);
         let made = self.made.get() as usize;
-        let put = |more: bool| self.depot.put(op, &magazine(&[1]), || more.then(Block::on_heap));
-        let take = || self.depot.take(op, &mut Magazine::new());
-        assert!(!take() && !Depot::new(0).put(op, &magazine(&[1]), || Some(Block::on_heap())));
+        let put =
+            |more: bool| self.depot.put(op, &self.budget, &magazine(&[1]), || more.then(Block::on_heap));
+        let take = || self.depot.take(op, &self.budget, &mut Magazine::new());
+        assert!(
+            !take() && !Depot::new(0, 1).put(op, &self.budget, &magazine(&[1]), || Some(Block::on_heap()))
+        );
         assert_eq!(op.path(), Path::Cpu, "where nothing can be had, or kept, no lock is taken");
         assert!((0..made).all(|_| put(false)) && !put(false), "the room that magazines left is used again");
         assert!((made..limit).all(|_| put(true)) && !put(true), "it takes up to its limit");
@@ -363,9 +368,10 @@ impl DepotWorld {
         assert_eq!(self.depot.spare().map(Blocks::free), Some(limit), "all room is to spare");
         assert!(self.depot.spare().is_none(), "it was taken");
         assert!((0..limit).all(|_| put(true)) && take());
-        assert_eq!(self.depot.end().free(), limit, "the end has all room");
+        assert_eq!(self.depot.end(&self.budget).free(), limit, "the end has all room");
         assert!((0..limit).all(|_| put(true)), "nothing is left there");
-        self.depot.end().free();
+        self.depot.end(&self.budget).free();
+        assert_eq!(self.budget.held(), 0, "the budget counts the magazines that there are");
     }
 }
 

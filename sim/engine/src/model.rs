@@ -215,6 +215,8 @@ pub struct Op<'a> {
     pub manner: Manner,
     /// The cache's slabs.
     pub slabs: &'a mut Slabs,
+    /// A number that all caches of the machine share: bytes that their depots hold together.
+    pub shared: &'a mut u64,
     pages: &'a mut dyn PageSource,
     deeds: &'a mut Vec<Deed>,
 }
@@ -256,6 +258,8 @@ pub struct Model<'p, P: Policy> {
     large: u64,
     large_pages: u64,
     slab_pages: SlabPages<'p>,
+    /// What the policies of the caches count together: [`Op::shared`].
+    shared: u64,
     deeds: Vec<Deed>,
     paths: Paths,
     ticks: u64,
@@ -301,6 +305,7 @@ impl<'p, P: Policy> Model<'p, P> {
             large: 0,
             large_pages: 0,
             slab_pages: SlabPages::new(pages),
+            shared: 0,
             deeds: vec![],
             paths: Paths::default(),
             ticks: 0,
@@ -385,8 +390,8 @@ impl<'p, P: Policy> Model<'p, P> {
         *count += 1;
     }
     fn of_all<T>(&mut self, at: At, mut act: impl FnMut(&mut P, &mut Op<'_>) -> T) -> Vec<T> {
-        let Self { caches, slab_pages, deeds, .. } = self;
-        let each = caches.iter_mut().flatten().map(|cache| cache.op(at, slab_pages, deeds, &mut act));
+        let Self { caches, slab_pages, shared, deeds, .. } = self;
+        let each = caches.iter_mut().flatten().map(|cache| cache.op(at, slab_pages, shared, deeds, &mut act));
         each.collect()
     }
 }
@@ -396,6 +401,7 @@ impl<P: Policy> Cache<P> {
         &mut self,
         at: At,
         pages: &mut dyn PageSource,
+        shared: &mut u64,
         deeds: &mut Vec<Deed>,
         act: impl FnOnce(&mut P, &mut Op<'_>) -> T,
     ) -> T {
@@ -408,6 +414,7 @@ impl<P: Policy> Cache<P> {
                 ns: at.ns,
                 manner: at.manner,
                 slabs: &mut self.slabs,
+                shared,
                 pages,
                 deeds: &mut *deeds,
             },
@@ -472,7 +479,7 @@ impl<'p, P: Policy> Design for Model<'p, P> {
             self.large_pages += u64::from(order.pages());
             return Ok(Given::Large { block });
         };
-        let object = cache.op(at, &mut self.slab_pages, &mut self.deeds, P::alloc)?;
+        let object = cache.op(at, &mut self.slab_pages, &mut self.shared, &mut self.deeds, P::alloc)?;
         if let Err(wrong) = cache.slabs.hand_out(object) {
             self.wrong.get_or_insert((format!("cache {}: {wrong}", cache.name), object));
             return Err(NoMemory);
@@ -487,7 +494,7 @@ impl<'p, P: Policy> Design for Model<'p, P> {
         // Slabs may have fewer objects here.
         let slabs = (used + free).div_ceil(u32::from(own.slabs.objects()));
         let mut objects = Vec::with_capacity(used as usize);
-        own.op(at, &mut self.slab_pages, &mut self.deeds, |_, op| {
+        own.op(at, &mut self.slab_pages, &mut self.shared, &mut self.deeds, |_, op| {
             for n in 1..=slabs {
                 let Ok(slab) = op.make(partial) else { break };
                 let until = (u64::from(used) * u64::from(n) / u64::from(slabs)) as usize;
@@ -507,7 +514,7 @@ impl<'p, P: Policy> Design for Model<'p, P> {
         match (&mut self.caches[cache as usize], object) {
             (Some(cache), Given::Object(object)) => {
                 cache.slabs.come_back(object);
-                cache.op(at, &mut self.slab_pages, &mut self.deeds, |policy, op| {
+                cache.op(at, &mut self.slab_pages, &mut self.shared, &mut self.deeds, |policy, op| {
                     policy.free(op, object);
                 });
                 self.end();
@@ -551,8 +558,9 @@ impl<'p, P: Policy> Design for Model<'p, P> {
         let objects = match cache {
             None => self.of_all(at, P::shrink).into_iter().sum(),
             Some(cache) => {
-                let Self { caches, slab_pages, deeds, .. } = self;
-                caches[cache as usize].as_mut().map_or(0, |cache| cache.op(at, slab_pages, deeds, P::shrink))
+                let Self { caches, slab_pages, shared, deeds, .. } = self;
+                let shrink = |cache: &mut Cache<P>| cache.op(at, slab_pages, shared, deeds, P::shrink);
+                caches[cache as usize].as_mut().map_or(0, shrink)
             }
         };
         (objects, before - slabs(self))

@@ -95,20 +95,26 @@ impl Magazines {
     /// The layer's sizes for objects `stride` bytes apart that each hold `holds` bytes more; `None` without
     /// magazines.
     pub(crate) fn config(self, stride: usize, holds: usize) -> Option<Config> {
+        let bytes = stride.saturating_add(holds);
         match self {
             Self::Off => None,
-            Self::Sized { capacity, stock, depot_limit } => Some(Config::new(capacity, stock, depot_limit)),
+            Self::Sized { capacity, stock, depot_limit } => {
+                Some(Config { round_bytes: bytes as u64, ..Config::new(capacity, stock, depot_limit) })
+            }
             Self::BySize => {
                 // Objects fill their slots in slabs, and may hold much more.
                 let (least, least_depot) =
                     if holds > 0 { (1, 1) } else { (MIN_CAPACITY, MIN_DEPOT_MAGAZINES) };
-                let bytes = stride.saturating_add(holds);
                 let capacity = (TARGET_BYTES / bytes).clamp(least, MAX_CAPACITY);
                 let reach = (MAX_STACK_BYTES / bytes).min(MAX_STACK_OBJECTS);
                 let stock = (reach / capacity).saturating_sub(2) as u16;
                 let depot = (MAX_DEPOT_BYTES / capacity.saturating_mul(bytes))
                     .clamp(least_depot, MAX_DEPOT_MAGAZINES) as u32;
-                Some(Config { first_fill: 1, ..Config::new(capacity as u16, stock, depot) })
+                Some(Config {
+                    first_fill: 1,
+                    round_bytes: bytes as u64,
+                    ..Config::new(capacity as u16, stock, depot)
+                })
             }
         }
     }

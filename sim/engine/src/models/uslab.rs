@@ -12,15 +12,16 @@
 //!            slabs: empty | partial, in four bands of fullness | full
 //! ```
 //!
-//! - **Allocate**: from the CPU's stack. If that is empty: the newest magazine of the depot; then a fill from listed slabs, the
-//!   fullest first, lowest objects first; if they have no free object, a fill from a new slab. The first fill takes up to
-//!   [`first_fill`](Knobs::first_fill) objects, each later one, on any CPU, twice as many as the one before, up to a magazine.
-//! - **Free**: to the CPU's stack. Its number of places doubles when they are used up. If it is full, its newest magazine is
-//!   moved to the depot; beyond the depot's limit, to the slabs. Newer objects are moved first.
-//! - **Slabs**: a slab that changes its band is moved to the end of its new list. A slab that becomes empty is given back if at
-//!   least `min_partial` slabs had room before its last object was freed.
-//! - **Reap**: the objects of a stack that was not used since the last reap are moved to the slabs, and so are as many magazines
-//!   of the depot as were not needed in that time. A [tick](Policy::tick) is a reap, and gives empty slabs back. No stream has
+//! - **Allocate**: from the CPU's stack. If that is empty: the newest magazine of the depot; then a fill from listed slabs,
+//!   the fullest first, lowest objects first; if they have nothing, a fill from a new slab. The first fill asks for
+//!   [`first_fill`](Knobs::first_fill) objects, each one after it, on whatever CPU, for twice as many, up to a magazine.
+//! - **Free**: to the CPU's stack. It gets twice as many places when they are used up. If it is full,
+//!   its newest magazine goes to the depot; beyond the depot's limit, or if the depots of all caches hold their most
+//!   together, to the slabs. Newer objects go first.
+//! - **Slabs**: one that changes its band goes to the end of its new list. One that falls empty is given back if
+//!   `min_partial` slabs had room before its last object came.
+//! - **Reap**: what lies on a stack that served nothing since the last reap goes to the slabs, and so do as many magazines of
+//!   the depot as were never needed meanwhile. A [tick](Policy::tick) is a reap, and gives empty slabs back. No stream has
 //!   ticks: the simulated machine reaps when it shrinks.
 //! - **Shrink**: all stacks, CPU by CPU, and the depot are emptied. Empty slabs are given back, and the slabs of
 //!   each band are sorted, fullest first.
@@ -71,6 +72,8 @@ struct Sizes {
     /// Objects that a stack has room for.
     reach: usize,
     depot_limit: usize,
+    /// Bytes of a magazine's objects.
+    magazine: u64,
 }
 
 impl Sizes {
@@ -88,6 +91,7 @@ impl Sizes {
             first_fill,
             reach: (capacity * (2 + stock)).min(1 << 14),
             depot_limit: knobs.depot_limit.map_or(depot, |limit| limit as usize),
+            magazine: (capacity * stride) as u64,
         }
     }
 }
@@ -102,7 +106,12 @@ fn by_size(size: usize, cpus: u32, of: fn(&Sizes) -> usize) -> u64 {
 const EMPTY: u8 = 0;
 const BANDS: u8 = 4;
 const FULL: u8 = EMPTY + BANDS + 1;
-/// Objects that are put back in one hold of the lock.
+/// Magazines that a depot keeps whatever the others hold.
+const FREE: usize = 2;
+/// Bytes that the depots of all caches hold together beyond these: for each CPU, and at least.
+const SHARED_PER_CPU: u64 = 1 << 20;
+const SHARED: u64 = 16 << 20;
+/// Objects that come back in one hold of the lock.
 const BATCH: usize = 32;
 /// A shrink sorts the slabs that have at most this many free objects.
 const SORTED: u16 = 32;
@@ -218,7 +227,8 @@ impl Policy for Uslab {
     }
 
     fn free(&mut self, op: &mut Op<'_>, object: Object) {
-        let Sizes { capacity, reach, depot_limit, .. } = self.sizes;
+        let Sizes { capacity, reach, depot_limit, magazine: bytes, .. } = self.sizes;
+        let most = SHARED.max(self.cpus.len() as u64 * SHARED_PER_CPU);
         let cpu = &mut self.cpus[op.cpu as usize];
         let leaving = (cpu.stack.len() == reach).then(|| cpu.stack.split_off(reach - capacity));
         if cpu.widen(cpu.stack.len() + 1, reach) {
@@ -227,7 +237,9 @@ impl Policy for Uslab {
         cpu.stack.push(object);
         cpu.used = true;
         let Some(magazine) = leaving else { return };
-        if self.depot.len() < depot_limit {
+        let counted = if self.depot.len() < FREE { 0 } else { bytes };
+        if self.depot.len() < depot_limit && (counted == 0 || *op.shared + counted <= most) {
+            *op.shared += counted;
             self.depot.push(magazine);
             op.did(Deed::Exchange);
         } else {
@@ -279,6 +291,9 @@ impl Policy for Uslab {
 impl Uslab {
     fn take_from_depot(&mut self, op: &mut Op<'_>) -> Option<Vec<Object>> {
         let magazine = self.depot.pop()?;
+        if self.depot.len() >= FREE {
+            *op.shared -= self.sizes.magazine;
+        }
         op.did(Deed::Exchange);
         self.fewest = self.fewest.min(self.depot.len());
         Some(magazine)

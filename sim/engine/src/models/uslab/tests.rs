@@ -167,7 +167,7 @@ fn a_shrink_empties_all_and_sorts_slabs_by_their_free_objects() {
 #[test]
 fn magazines_are_as_large_as_objects_are_small() {
     let of = |stride| {
-        let Sizes { capacity, first_fill: 1, reach, depot_limit } = Sizes::new(stride, &Knobs::default())
+        let Sizes { capacity, first_fill: 1, reach, depot_limit, .. } = Sizes::new(stride, &Knobs::default())
         else {
             panic!("the first fill asks for one")
         };
@@ -189,7 +189,7 @@ fn magazines_are_as_large_as_objects_are_small() {
     let said = Knobs { capacity: Some(4), first_fill: Some(9), stock: Some(u16::MAX), depot_limit: Some(0) };
     assert_eq!(
         Sizes::new(64, &said),
-        Sizes { capacity: 4, first_fill: 4, reach: 16_384, depot_limit: 0 },
+        Sizes { capacity: 4, first_fill: 4, reach: 16_384, depot_limit: 0, magazine: 256 },
         "no fill is larger than a magazine, no stack than 16,384"
     );
 }
@@ -473,4 +473,23 @@ fn stacks_and_depots_of_small_objects_hold_as_much_as_the_shipping_ones() {
     let counts = model.counts(0);
     assert_eq!((counts.in_magazines, counts.in_depot, counts.depot_exchanges), (1216, 65_536, 1024));
     assert_eq!(counts, shipping.counts(0));
+}
+
+/// What their depots would keep alone is twice what they may hold together.
+#[test]
+fn depots_of_many_caches_hold_as_much_as_the_shipping_ones() {
+    let Sizes { capacity, reach, depot_limit, magazine, .. } = Sizes::new(16_384, &Knobs::default());
+    let caches = 2 * (SHARED / (depot_limit as u64 * magazine)) as usize;
+    let setup = Setup { cpus: 1, sizes: vec![16_384; caches], sized: None };
+    let most = reach + depot_limit * capacity;
+    let all = most * caches;
+    let allocs = (0..caches).map(|cache| Step::Alloc(0, cache, most));
+    let frees =
+        [Step::Free(0, Pick::Newest, all), Step::Alloc(0, 0, most), Step::Free(0, Pick::Newest, most)];
+    let paths = side_by_side(&setup, allocs.chain(frees), all);
+    let kept = SHARED / magazine + (caches * FREE) as u64;
+    assert!(
+        (kept..kept + 2 * depot_limit as u64 + 1).contains(&paths.depot),
+        "{paths:?}, {kept} kept at a time"
+    );
 }

@@ -1,0 +1,232 @@
+//! Whole programs, each with several mallocs preloaded: their time and memory.
+//!
+//! First the benchmark programs of `programs/`, then real ones, then servers. The allocators are the C library's,
+//! `libuslab.so`, and the peers that `benches/peers` has built or the machine has as shared libraries. A program or a library
+//! that is missing is named on standard error. Each program must give the same answer with every allocator.
+
+mod real;
+mod servers;
+
+use std::cell::RefCell;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+use uslab_benches::means::{COLUMNS, OURS, ROW, means, unit};
+use uslab_benches::preload::{Preload, peers};
+use uslab_benches::{Bench, Column, Contender, Kind};
+use wait4::{ResourceUsage, Wait4};
+
+/// The allocators of this run.
+fn preloads() -> Vec<Preload> {
+    let ours = Preload { name: OURS.into(), kind: Kind::Ours, library: Some(uslab_tests::libuslab()) };
+    [vec![ours], peers()].concat()
+}
+
+/// A program and the work that it does.
+#[derive(Clone, Copy)]
+struct Program {
+    case: &'static str,
+    /// Executables that it requires.
+    needs: &'static [&'static str],
+    run: fn(&Work<'_>) -> Result<Cost, Failure>,
+}
+
+/// One run of a program.
+struct Work<'a> {
+    /// The library to preload; `None` for the C library's malloc.
+    library: Option<&'a Path>,
+    /// `true` for a small run, which only shows that the program works.
+    quick: bool,
+    /// An empty folder for this run.
+    dir: &'a Path,
+}
+
+/// The cost of a run.
+struct Cost {
+    time: Duration,
+    /// User and system time, of the program and of all children for which it waited.
+    cpu: Duration,
+    /// The largest resident set of a process, in bytes.
+    peak: f64,
+    /// The number of operations by which times are divided; `None` for real programs.
+    operations: Option<f64>,
+    /// What it answered, the same with every allocator.
+    answer: Vec<u8>,
+}
+
+/// The command that failed, and its exit status.
+struct Failure(String);
+
+const PROGRAMS: [Program; 33] = [
+    Program {
+        case: "bench/alloc-test-1",
+        needs: &[],
+        run: |work| bench(work, &["alloc-test", "--threads", "1"]),
+    },
+    Program { case: "bench/alloc-test-n", needs: &[], run: |work| bench(work, &["alloc-test"]) },
+    Program {
+        case: "bench/cache-scratch-1",
+        needs: &[],
+        run: |work| bench(work, &["cache-scratch", "--threads", "1"]),
+    },
+    Program { case: "bench/cache-scratch-n", needs: &[], run: |work| bench(work, &["cache-scratch"]) },
+    Program {
+        case: "bench/cache-thrash-1",
+        needs: &[],
+        run: |work| bench(work, &["cache-thrash", "--threads", "1"]),
+    },
+    Program { case: "bench/cache-thrash-n", needs: &[], run: |work| bench(work, &["cache-thrash"]) },
+    Program { case: "bench/cfrac", needs: &[], run: |work| bench(work, &["cfrac"]) },
+    Program { case: "bench/glibc-simple", needs: &[], run: |work| bench(work, &["glibc-simple"]) },
+    Program { case: "bench/glibc-thread", needs: &[], run: |work| bench(work, &["glibc-thread"]) },
+    Program { case: "bench/larson", needs: &[], run: |work| bench(work, &["larson"]) },
+    Program { case: "bench/larson-sized", needs: &[], run: |work| bench(work, &["larson-sized"]) },
+    Program { case: "bench/malloc-large", needs: &[], run: |work| bench(work, &["malloc-large"]) },
+    Program { case: "bench/mstress", needs: &[], run: |work| bench(work, &["mstress"]) },
+    Program { case: "bench/rptest", needs: &[], run: |work| bench(work, &["rptest"]) },
+    Program { case: "bench/xmalloc", needs: &[], run: |work| bench(work, &["xmalloc"]) },
+    Program { case: "bench/xmalloc-64", needs: &[], run: |work| bench(work, &["xmalloc-64"]) },
+    Program { case: "python3", needs: &["python3"], run: |work| real::python(work, "pymalloc") },
+    Program { case: "python3, all by malloc", needs: &["python3"], run: |work| real::python(work, "malloc") },
+    Program { case: "gcc", needs: &["gcc"], run: real::gcc },
+    Program { case: "sqlite3", needs: &["sqlite3"], run: real::sqlite },
+    Program { case: "perl", needs: &["perl"], run: real::perl },
+    Program { case: "php", needs: &["php"], run: real::php },
+    Program { case: "ruby", needs: &["ruby"], run: real::ruby },
+    Program { case: "node", needs: &["node"], run: real::node },
+    Program { case: "java", needs: &["java", "javac"], run: real::java },
+    Program { case: "go, cgo", needs: &["go", "gcc"], run: real::go },
+    Program { case: "rustc", needs: &["rustc"], run: real::rustc },
+    Program { case: "chromium", needs: &["chromium"], run: real::chromium },
+    Program { case: "redis", needs: &["redis-server", "redis-benchmark"], run: servers::redis },
+    Program { case: "memcached", needs: &["memcached"], run: servers::memcached },
+    Program { case: "nginx", needs: &["nginx", "ab"], run: servers::nginx },
+    Program { case: "haproxy", needs: &["haproxy", "ab"], run: servers::haproxy },
+    Program { case: "postgres", needs: &["postgres", "pgbench", "setpriv"], run: servers::postgres },
+];
+
+impl Work<'_> {
+    fn scale(&self, full: u32) -> u32 {
+        if self.quick { (full / 20).max(1) } else { full }
+    }
+    /// A command that runs with the malloc.
+    fn command(&self, program: &str) -> Command {
+        let mut command = Command::new(program);
+        command.current_dir(self.dir).stdin(Stdio::null());
+        if let Some(library) = self.library {
+            command.env("LD_PRELOAD", library);
+        }
+        command
+    }
+    /// Runs it to its end. It must succeed, and print its answer.
+    fn time(&self, mut command: Command) -> Result<Cost, Failure> {
+        let printed = self.dir.join("answer");
+        command.stdout(File::create(&printed).expect("a file"));
+        let start = Instant::now();
+        let end = command.spawn().expect("it starts").wait4().expect("its end");
+        let time = start.elapsed();
+        if !end.status.success() {
+            return Err(Failure(format!("{command:?}: {:?}", end.status)));
+        }
+        let answer = std::fs::read(printed).expect("a file");
+        assert!(!answer.is_empty(), "{command:?} prints nothing");
+        Ok(Cost { answer, ..Cost::new(time, &end.rusage) })
+    }
+    /// Writes a file of the work.
+    fn file(&self, name: &str, text: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.dir.join(name);
+        std::fs::write(&path, text).expect("a file");
+        path
+    }
+}
+
+impl Cost {
+    fn new(time: Duration, usage: &ResourceUsage) -> Self {
+        Self {
+            time,
+            cpu: usage.utime + usage.stime,
+            peak: usage.maxrss as f64,
+            operations: None,
+            answer: Vec::new(),
+        }
+    }
+}
+
+/// Runs a program of `programs/`.
+fn bench(work: &Work<'_>, arguments: &[&str]) -> Result<Cost, Failure> {
+    let mut command = work.command(env!("CARGO_BIN_EXE_programs"));
+    command.args(arguments).args(work.quick.then_some("--quick"));
+    let said = work.dir.join("error");
+    command.stderr(File::create(&said).expect("a file"));
+    let cost = work.time(command);
+    let said = std::fs::read_to_string(said).expect("a file");
+    let cost = cost.map_err(|Failure(how)| Failure(how + "\n" + &said))?;
+    let answer = String::from_utf8_lossy(&cost.answer);
+    let operations = answer.strip_suffix(" operations\n").and_then(|number| number.parse().ok());
+    let peak =
+        said.lines().find_map(|line| line.strip_prefix("peak ")?.strip_suffix(" KiB")?.parse::<f64>().ok());
+    Ok(Cost {
+        operations: Some(operations.expect("a number of operations")),
+        // The program's own measurement: the kernel's peak of a child includes what this process had at the fork.
+        peak: peak.expect("a peak") * 1024.0,
+        ..cost
+    })
+}
+
+fn main() -> anyhow::Result<()> {
+    let mut bench = Bench::start(
+        ROW,
+        "whole programs with a malloc preloaded: wall time, CPU time, and the largest resident set of a process",
+    );
+    let (quick, preloads) = (bench.quick(), preloads());
+    let has = |program: &str| {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        std::env::split_paths(&path).any(|dir| dir.join(program).is_file())
+    };
+    for program in PROGRAMS {
+        if let Some(missing) = program.needs.iter().find(|needed| !has(needed)) {
+            eprintln!("malloc: {} left out: there is no {missing}", program.case);
+            continue;
+        }
+        let answered = Rc::new(RefCell::new(None));
+        let contenders = preloads.iter().cloned().map(|preload| {
+            let answered = Rc::clone(&answered);
+            let (name, kind) = (preload.name.clone(), preload.kind);
+            let round = move || {
+                let dir = tempfile::tempdir().expect("a folder");
+                let cost =
+                    (program.run)(&Work { library: preload.library.as_deref(), quick, dir: dir.path() });
+                match cost {
+                    Ok(cost) => {
+                        let mut answered = answered.borrow_mut();
+                        let first = answered.get_or_insert_with(|| cost.answer.clone());
+                        assert!(
+                            *first == cost.answer,
+                            "{}: another answer with {}",
+                            program.case,
+                            preload.name
+                        );
+                        // Nanoseconds an operation, or seconds.
+                        let unit = cost.operations.map_or(1.0, |operations| operations / 1e9);
+                        let times = [cost.time, cost.cpu].map(|time| time.as_secs_f64() / unit);
+                        vec![times[0], times[1], cost.peak / f64::from(1 << 20)]
+                    }
+                    // A peer that cannot run a program has no number for it. This project's malloc must run all.
+                    Err(Failure(how)) if preload.kind == Kind::General => {
+                        eprintln!("malloc: {} failed with {}: {how}", program.case, preload.name);
+                        Vec::new()
+                    }
+                    Err(Failure(how)) => panic!("{} failed with {}: {how}", program.case, preload.name),
+                }
+            };
+            Contender::new(name, kind, round)
+        });
+        let columns = COLUMNS.map(|name| Column::lower(name, unit(program.case, name)));
+        bench.group(program.case, columns, contenders.collect());
+    }
+    let report = bench.report()?;
+    print!("{}", means(&report));
+    Ok(())
+}
