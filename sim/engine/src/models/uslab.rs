@@ -12,16 +12,16 @@
 //!            slabs: empty | partial, in four bands of fullness | full
 //! ```
 //!
-//! - **Allocate**: from the CPU's stack. If that is empty: the newest magazine of the depot; then a fill from listed slabs,
-//!   the fullest first, lowest objects first; if they have nothing, a fill from a new slab. The first fill asks for
-//!   [`first_fill`](Knobs::first_fill) objects, each one after it, on whatever CPU, for twice as many, up to a magazine.
-//! - **Free**: to the CPU's stack. It gets twice as many places when they are used up. If it is full,
-//!   its newest magazine goes to the depot; beyond the depot's limit, or if the depots of all caches hold their most
-//!   together, to the slabs. Newer objects go first.
-//! - **Slabs**: one that changes its band goes to the end of its new list. One that falls empty is given back if
-//!   `min_partial` slabs had room before its last object came.
-//! - **Reap**: what lies on a stack that served nothing since the last reap goes to the slabs, and so do as many magazines of
-//!   the depot as were never needed meanwhile. A [tick](Policy::tick) is a reap, and gives empty slabs back. No stream has
+//! - **Allocate**: from the CPU's stack. If that is empty: the newest magazine of the depot; then a fill from listed slabs, the
+//!   fullest first, lowest objects first; if they have no free object, a fill from a new slab. The first fill takes up to
+//!   [`first_fill`](Knobs::first_fill) objects, each later one, on any CPU, twice as many as the one before, up to a magazine.
+//! - **Free**: to the CPU's stack. Its number of places doubles when they are used up. If it is full, its newest magazine is
+//!   moved to the depot; beyond the depot's limit, or beyond the common limit of all caches' depots, to the slabs. Newer objects
+//!   are moved first.
+//! - **Slabs**: a slab that changes its band is moved to the end of its new list. A slab that becomes empty is given back if at
+//!   least `min_partial` slabs had room before its last object was freed.
+//! - **Reap**: the objects of a stack that was not used since the last reap are moved to the slabs, and so are as many magazines
+//!   of the depot as were not needed in that time. A [tick](Policy::tick) is a reap, and gives empty slabs back. No stream has
 //!   ticks: the simulated machine reaps when it shrinks.
 //! - **Shrink**: all stacks, CPU by CPU, and the depot are emptied. Empty slabs are given back, and the slabs of
 //!   each band are sorted, fullest first.
@@ -106,12 +106,12 @@ fn by_size(size: usize, cpus: u32, of: fn(&Sizes) -> usize) -> u64 {
 const EMPTY: u8 = 0;
 const BANDS: u8 = 4;
 const FULL: u8 = EMPTY + BANDS + 1;
-/// Magazines that a depot keeps whatever the others hold.
+/// Magazines that a depot may keep in any case.
 const FREE: usize = 2;
-/// Bytes that the depots of all caches hold together beyond these: for each CPU, and at least.
+/// Bytes that the depots of all caches may hold together beyond these: for each CPU, and the minimum.
 const SHARED_PER_CPU: u64 = 1 << 20;
 const SHARED: u64 = 16 << 20;
-/// Objects that come back in one hold of the lock.
+/// Objects that are put back in one hold of the lock.
 const BATCH: usize = 32;
 /// A shrink sorts the slabs that have at most this many free objects.
 const SORTED: u16 = 32;
