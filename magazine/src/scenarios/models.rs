@@ -41,10 +41,9 @@ impl World {
     }
     /// Puts a magazine of these rounds into a node's depot.
     fn in_depot(&self, node: usize, rounds: &[usize]) {
-        assert!(
-            let budget = &self.layer.table.depots;
-            self.layer.nodes[node].depot.put(&Operation::new(), budget, &magazine(rounds), || Some(Block::on_heap()))
-        );
+        let budget = &self.layer.table.depots;
+        let depot = &self.layer.nodes[node].depot;
+        assert!(depot.put(&Operation::new(), budget, &magazine(rounds), || Some(Block::on_heap())));
     }
     /// Marks a round as allocated from the beginning.
     fn out(&self, round: usize) {
