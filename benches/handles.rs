@@ -10,7 +10,6 @@ use uslab::handle::{HandleCache, HandleTable, PackedArray, SlotMap, WrapPolicy};
 use uslab_benches::work::{below, random};
 use uslab_benches::{Bench, Column, Contender, Kind, clock};
 
-/// A value of `WORDS` words.
 type Value<const WORDS: usize> = [u64; WORDS];
 
 fn value<const WORDS: usize>(stamp: usize) -> Value<WORDS> {

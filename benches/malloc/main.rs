@@ -52,7 +52,7 @@ struct Cost {
     peak: f64,
     /// The number of operations by which times are divided; `None` for real programs.
     operations: Option<f64>,
-    /// What it answered, the same with every allocator.
+    /// The program's output, which is the same with every allocator.
     answer: Vec<u8>,
 }
 
@@ -111,7 +111,7 @@ impl Work<'_> {
     fn scale(&self, full: u32) -> u32 {
         if self.quick { (full / 20).max(1) } else { full }
     }
-    /// A command that runs with the malloc.
+    /// A command that runs with the work's malloc preloaded.
     fn command(&self, program: &str) -> Command {
         let mut command = Command::new(program);
         command.current_dir(self.dir).stdin(Stdio::null());
@@ -120,7 +120,7 @@ impl Work<'_> {
         }
         command
     }
-    /// Runs it to its end. It must succeed, and print its answer.
+    /// Runs a command until it exits. It must succeed, and print something.
     fn time(&self, mut command: Command) -> Result<Cost, Failure> {
         let printed = self.dir.join("answer");
         command.stdout(File::create(&printed).expect("a file"));

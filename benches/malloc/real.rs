@@ -1,12 +1,13 @@
-//! Interpreters, compilers and a browser, each with fixed work. They print the same text with every allocator.
+//! Interpreters, compilers and a browser, each with fixed work. Their output is the same with every
+//! allocator.
 
 use crate::{Cost, Failure, Work};
 use std::fmt::Write as _;
 use std::process::Command;
 
-/// Dictionaries, strings, JSON, objects that come and go.
+/// Dictionaries, strings, JSON, and objects with short lives.
 pub(crate) fn python(work: &Work<'_>, malloc: &str) -> Result<Cost, Failure> {
-    // The interpreter itself, not a launcher that may stand before it.
+    // Find the interpreter itself: `python3` may be a launcher.
     let found = Command::new("python3").args(["-c", "import sys; print(sys.executable)"]).output();
     let python = String::from_utf8(found.expect("python3").stdout).expect("a path");
     let script = format!(
@@ -33,7 +34,7 @@ print(total)",
     work.time(command)
 }
 
-/// One large file, with optimisation.
+/// Compiles one large file with optimisation.
 pub(crate) fn gcc(work: &Work<'_>) -> Result<Cost, Failure> {
     let mut source = String::from("#include <stdio.h>\n#include <string.h>\n");
     let functions = work.scale(200);
@@ -103,7 +104,7 @@ pub(crate) fn perl(work: &Work<'_>) -> Result<Cost, Failure> {
 
 /// Arrays of strings, JSON, substitutions, objects.
 pub(crate) fn php(work: &Work<'_>) -> Result<Cost, Failure> {
-    // With PHP's own memory manager, nearly nothing reaches malloc.
+    // With PHP's own memory manager, nearly no allocation reaches malloc.
     let script = format!(
         "$sum = 0;
          for ($round = 0; $round < {}; $round++) {{
@@ -240,7 +241,7 @@ func main() {{
     work.time(command)
 }
 
-/// Generic functions and closures, optimised.
+/// Compiles generic functions and closures with optimisation.
 pub(crate) fn rustc(work: &Work<'_>) -> Result<Cost, Failure> {
     let mut source = String::from("#![crate_type = \"lib\"]\nuse std::collections::BTreeMap;\n");
     for n in 0..work.scale(100) {

@@ -1,4 +1,4 @@
-//! Servers under a client that asks a fixed number of times. Time is the client's; CPU time and peak are the server's.
+//! Servers with a client that sends a fixed number of requests. The time is the client's; CPU time and peak are the server's.
 
 use crate::{Cost, Failure, Work};
 use nix::sys::signal::{Signal, kill};
@@ -12,10 +12,10 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use wait4::Wait4 as _;
 
-/// A server may take this long to answer for the first time.
+/// The longest time until a server's first answer.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Starts `server`, waits until `answers`, times `load`, and ends the server with `end`.
+/// Starts `server`, waits until `answers` returns `true`, times `load`, and ends the server with the signal `end`.
 fn serve(
     mut server: Command,
     end: Signal,
@@ -42,7 +42,7 @@ fn serve(
     _ = kill(pid, end);
     let ended = process.wait4().expect("its end");
     let answer = loaded?;
-    // Some end by the signal, or with the code that a shell has for it.
+    // Some servers end by the signal itself, or with the exit code that a shell uses for it.
     let of_signal =
         ended.status.signal() == Some(end as i32) || ended.status.code() == Some(128 + end as i32);
     if !ended.status.success() && !of_signal {
@@ -51,7 +51,7 @@ fn serve(
     Ok(Cost { answer, ..Cost::new(time, &ended.rusage) })
 }
 
-/// What a client prints that succeeds.
+/// The output of a client, which must succeed.
 fn output(mut client: Command) -> Result<String, Failure> {
     let done = client.output().expect("it starts");
     if !done.status.success() {
@@ -60,12 +60,12 @@ fn output(mut client: Command) -> Result<String, Failure> {
     Ok(String::from_utf8_lossy(&done.stdout).into_owned())
 }
 
-/// A port of this machine that no process listens at.
+/// A port of this machine on which no process listens.
 fn port() -> u16 {
     TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port").port()
 }
 
-/// Strings, lists, sets, hashes, sorted sets.
+/// Sends redis-benchmark's requests for strings, lists, sets, hashes and sorted sets.
 pub(crate) fn redis(work: &Work<'_>) -> Result<Cost, Failure> {
     let socket = work.dir.join("socket");
     let mut server = work.command("redis-server");
@@ -87,7 +87,7 @@ pub(crate) fn redis(work: &Work<'_>) -> Result<Cost, Failure> {
     serve(server, Signal::SIGTERM, answers, load)
 }
 
-/// Values of 10 to 4,000 bytes: set, replaced by others, and read back. Eight connections.
+/// Sets values of 10 to 4,000 bytes, replaces them, and reads them back, on eight connections.
 pub(crate) fn memcached(work: &Work<'_>) -> Result<Cost, Failure> {
     let socket = work.dir.join("socket");
     let mut server = work.command("memcached");
@@ -107,7 +107,7 @@ pub(crate) fn memcached(work: &Work<'_>) -> Result<Cost, Failure> {
     serve(server, Signal::SIGTERM, || UnixStream::connect(&socket).is_ok(), load)
 }
 
-/// The bytes that one connection has read, all as it had set them.
+/// The number of bytes that one connection has read back; each value must be as it was set.
 fn ask_memcached(socket: &Path, connection: u32, rounds: u32) -> Result<usize, Failure> {
     let talk = || -> std::io::Result<Option<usize>> {
         let mut stream = UnixStream::connect(socket)?;
@@ -141,7 +141,7 @@ fn ask_memcached(socket: &Path, connection: u32, rounds: u32) -> Result<usize, F
     }
 }
 
-/// A load of HTTP by 16 connections that stay open.
+/// Sends HTTP requests on 16 connections that stay open.
 fn http(work: &Work<'_>, server: Command, port: u16) -> Result<Cost, Failure> {
     let address = format!("http://127.0.0.1:{port}/index.html");
     let ab = |requests: u32| {
@@ -161,7 +161,7 @@ fn http(work: &Work<'_>, server: Command, port: u16) -> Result<Cost, Failure> {
     serve(server, Signal::SIGTERM, answers, load)
 }
 
-/// A page of 20 KiB, packed for each request.
+/// Serves a page of 20 KiB, which is compressed for each request.
 pub(crate) fn nginx(work: &Work<'_>) -> Result<Cost, Failure> {
     let port = port();
     let page: String = (0..2_500).map(|n| format!("{} ", n * 7919 % 10_007)).collect();
@@ -185,7 +185,7 @@ pub(crate) fn nginx(work: &Work<'_>) -> Result<Cost, Failure> {
     http(work, server, port)
 }
 
-/// Answers that it makes itself, with headers that it changes.
+/// Serves answers that it makes itself, with headers that it changes.
 pub(crate) fn haproxy(work: &Work<'_>) -> Result<Cost, Failure> {
     let port = port();
     let conf = work.file(
@@ -211,15 +211,15 @@ frontend all
     http(work, server, port)
 }
 
-/// The benchmark that comes with it, on a data base without writes to disk that it waits for.
+/// Runs pgbench, the benchmark of PostgreSQL, on a database that does not wait for writes to disk.
 pub(crate) fn postgres(work: &Work<'_>) -> Result<Cost, Failure> {
-    // The tools of the server are where its program is, and need not be in the path.
+    // The server's tools are in the folder of its program, which need not be in the path.
     let path = std::env::var_os("PATH").unwrap_or_default();
     let found = std::env::split_paths(&path).map(|dir| dir.join("postgres")).find(|file| file.is_file());
     let program = std::fs::canonicalize(found.expect("it was looked for")).expect("a path");
     let data = work.dir.join("data");
     let root = nix::unistd::geteuid().is_root();
-    // It refuses to serve as root.
+    // The server refuses to run as root.
     let command = |program: PathBuf| {
         let mut command = if root { Command::new("setpriv") } else { Command::new(&program) };
         if root {

@@ -14,7 +14,6 @@
 //! Two programs compile this file: the target `protocol` explores it, and the unit test `in_step` of `uslab-magazine` compares it
 //! with the code. It uses only `core`.
 
-/// CPUs.
 pub(crate) const CPUS: usize = 3;
 /// The most places of a stack.
 pub(crate) const PLACES: usize = 4;
@@ -315,7 +314,6 @@ pub(crate) enum Op {
     Resize,
 }
 
-/// A thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Thread {
     pub(crate) pc: Pc,

@@ -258,7 +258,7 @@ pub struct Model<'p, P: Policy> {
     large: u64,
     large_pages: u64,
     slab_pages: SlabPages<'p>,
-    /// What the policies of the caches count together: [`Op::shared`].
+    /// The number that the policies of the caches share: [`Op::shared`].
     shared: u64,
     deeds: Vec<Deed>,
     paths: Paths,

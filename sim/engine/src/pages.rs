@@ -36,7 +36,6 @@ impl Pages {
         let order = Order::new(order).ok_or(NoMemory)?;
         self.0.alloc_block(order, gfp(migratetype), None).map_err(|_| NoMemory)
     }
-    /// The page allocator.
     pub(crate) fn allocator(&self) -> &PageAllocator {
         &self.0
     }

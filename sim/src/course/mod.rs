@@ -117,7 +117,6 @@ fn list(json: Option<Place>) -> anyhow::Result<Outcome> {
     Ok(Outcome::Done)
 }
 
-/// The exercise with that name.
 fn exercise(name: &str) -> anyhow::Result<(Lab, Code)> {
     let mut exercises = labs(1).into_iter().filter_map(|lab| match lab.work.clone() {
         Work::Code(code) => Some((lab, code)),

@@ -13,7 +13,6 @@ const EACH: usize = 8;
 /// The number of the first thing: the object of the violation, if there is one.
 const OBJECT: usize = 1;
 
-/// The story of a violation.
 pub(super) fn story(violation: &Violation, seats: &[Seat<'_>], seed: u64) -> Story {
     let own = |entry: &Entry| violation.address == Some(entry.address);
     let mut deeds: Vec<(u16, bool, &Entry)> = vec![];

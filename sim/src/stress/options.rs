@@ -46,7 +46,6 @@ impl fmt::Debug for Options {
 
 /// Seconds of a run without a limit.
 pub const SECONDS: f64 = 10.0;
-/// The most threads.
 const MOST_THREADS: u32 = 4096;
 /// The most seconds: 30 days.
 const MOST_SECONDS: f64 = 30.0 * 86_400.0;

@@ -18,7 +18,6 @@ impl Token {
     pub(super) fn new(seat: u16, serial: u64) -> Self {
         Self(u64::from(seat) << SERIAL | serial & ((1 << SERIAL) - 1))
     }
-    /// The seat.
     pub(super) fn seat(self) -> u16 {
         (self.0 >> SERIAL) as u16
     }

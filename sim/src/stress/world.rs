@@ -75,7 +75,6 @@ pub(super) enum Source {
     Kmalloc(u32),
     /// Malloc, with bytes and alignment.
     Malloc(u32, u16),
-    /// Pages of an order.
     Pages(Order),
     /// A temporary cache.
     Temporary,
@@ -127,12 +126,10 @@ impl fmt::Display for Source {
 pub(super) enum Memory<'w> {
     /// An object or a large block.
     Block(Block<'w>),
-    /// Pages.
     Pages(PageBlock<'w>),
 }
 
 impl Memory<'_> {
-    /// Its address.
     pub(super) fn address(&self) -> usize {
         match self {
             Self::Block(block) => block.address().addr().get(),

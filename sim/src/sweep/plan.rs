@@ -29,7 +29,6 @@ pub(super) struct Sample {
     pub(super) seed: u64,
 }
 
-/// A trace.
 #[derive(Debug, Serialize)]
 pub(super) struct Trace {
     /// Name in the sweep's file.
@@ -149,7 +148,6 @@ pub(super) struct Plan {
     #[serde(skip)]
     pub(super) profile_name: String,
     pub(super) profile: Profile,
-    /// SHA-256 of the profile.
     #[serde(skip)]
     pub(super) profile_sha256: String,
     /// Hash of all fields above, and of the simulator's version.

@@ -269,7 +269,6 @@ impl Row {
             numbers,
         }
     }
-    /// Name of the design.
     pub(super) fn design(&self) -> &str {
         self.setting.split(':').next().unwrap_or_default()
     }

@@ -20,7 +20,6 @@ use uslab_engine::designs::{self, PolicyVisitor, Spec as Design};
 
 /// The most settings of all designs: each one is checked before anything runs.
 const MOST_SETTINGS: u64 = 1_000_000;
-/// The most items.
 const MOST_ITEMS: u64 = 1_000_000_000;
 
 /// The content of the file. Keys are the options of `uslab scale`.

@@ -40,7 +40,6 @@ impl Store {
         let own = || plan.results.clone().unwrap_or_else(|| plan.path.with_extension("results"));
         Self { folder: results.map_or_else(own, Path::to_owned) }
     }
-    /// The folder.
     pub(super) fn folder(&self) -> &Path {
         &self.folder
     }

@@ -121,7 +121,6 @@ pub(super) struct Totals {
     pub(super) objects: u64,
     pub(super) used: u64,
     pub(super) slabs: u64,
-    /// Bytes of all slabs.
     pub(super) slab_bytes: u64,
     /// Bytes of blocks above the largest object.
     pub(super) large_bytes: u64,

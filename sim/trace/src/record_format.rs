@@ -33,7 +33,6 @@ pub(crate) const WORD: usize = size_of::<u64>();
 
 const LOW: u64 = (1 << 48) - 1;
 
-/// The header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
     pub(crate) process: u32,

@@ -16,8 +16,8 @@
 //!   fullest first, lowest objects first; if they have no free object, a fill from a new slab. The first fill takes up to
 //!   [`first_fill`](Knobs::first_fill) objects, each later one, on any CPU, twice as many as the one before, up to a magazine.
 //! - **Free**: to the CPU's stack. Its number of places doubles when they are used up. If it is full, its newest magazine is
-//!   moved to the depot; to the slabs if the depot is at its limit, or if the depots of all caches hold the most that they may
-//!   hold together. Newer objects are moved first.
+//!   moved to the depot; beyond the depot's limit, or beyond the common limit of all caches' depots, to the slabs. Newer objects
+//!   are moved first.
 //! - **Slabs**: a slab that changes its band is moved to the end of its new list. A slab that becomes empty is given back if at
 //!   least `min_partial` slabs had room before its last object was freed.
 //! - **Reap**: the objects of a stack that was not used since the last reap are moved to the slabs, and so are as many magazines
@@ -106,9 +106,9 @@ fn by_size(size: usize, cpus: u32, of: fn(&Sizes) -> usize) -> u64 {
 const EMPTY: u8 = 0;
 const BANDS: u8 = 4;
 const FULL: u8 = EMPTY + BANDS + 1;
-/// Magazines that a depot keeps whatever the others hold.
+/// Magazines that a depot may keep in any case.
 const FREE: usize = 2;
-/// Bytes that the depots of all caches hold together beyond these: for each CPU, and at least.
+/// Bytes that the depots of all caches may hold together beyond these: for each CPU, and the minimum.
 const SHARED_PER_CPU: u64 = 1 << 20;
 const SHARED: u64 = 16 << 20;
 /// Objects that are put back in one hold of the lock.

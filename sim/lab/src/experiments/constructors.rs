@@ -22,7 +22,7 @@ pub struct Constructors {
     /// Objects allocated and freed together.
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     burst: u32,
-    /// Bursts.
+    /// Number of bursts.
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..))]
     bursts: u32,
 }

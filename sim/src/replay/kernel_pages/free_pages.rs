@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use uslab_buddy::MAX_ORDER;
 
-/// Number of orders.
 pub(super) const ORDERS: usize = MAX_ORDER as usize + 1;
 
 /// Pages of a block of the largest order. No block extends over two chunks.

@@ -214,7 +214,6 @@ fn without_place(mutant: &str) -> String {
     format!("{} {change}", place.split(':').next().unwrap_or(place))
 }
 
-/// The mutants of a shard.
 pub(crate) fn share_of(chosen: &[Mutant], shard: Option<Shard>) -> &[Mutant] {
     let items = shard.unwrap_or(Shard::WHOLE).items(chosen.len() as u64);
     &chosen[items.start as usize..items.end as usize]

@@ -475,7 +475,7 @@ fn stacks_and_depots_of_small_objects_hold_as_much_as_the_shipping_ones() {
     assert_eq!(counts, shipping.counts(0));
 }
 
-/// What their depots would keep alone is twice what they may hold together.
+/// The limits of the depots add up to twice their common limit.
 #[test]
 fn depots_of_many_caches_hold_as_much_as_the_shipping_ones() {
     let Sizes { capacity, reach, depot_limit, magazine, .. } = Sizes::new(16_384, &Knobs::default());
