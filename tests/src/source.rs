@@ -252,9 +252,13 @@ fn measure_functions(tokens: &[TokenTree], longest: &mut Option<(usize, String)>
         }
         match (&tokens[at], tokens.get(at + 1)) {
             (TokenTree::Ident(word), Some(TokenTree::Ident(name))) if word == "fn" => {
-                let function = &tokens[at..at + extent(&tokens[at..])];
+                let ends = |token: &TokenTree| match token {
+                    TokenTree::Group(group) => group.delimiter() == Delimiter::Brace,
+                    token => is_punct(Some(token), ';'),
+                };
+                let length = tokens[at..].iter().position(ends).map_or(tokens.len() - at, |last| last + 1);
                 let mut lines = BTreeSet::new();
-                mark_shipping(function, &mut lines);
+                mark_shipping(&tokens[at..at + length], &mut lines);
                 *longest = longest.take().max(Some((lines.len(), name.to_string())));
                 at += 1;
             }
