@@ -4,10 +4,8 @@
 //! with the library by `uslab::profile::Profile::pprof`. A profile has addresses; their names are looked up here, in the files
 //! that the profile names.
 
-#[cfg(feature = "symbols")]
 mod code;
 mod names;
-#[cfg(feature = "symbols")]
 mod pprof;
 
 use crate::web;
@@ -92,11 +90,7 @@ impl Flame {
     pub fn parse(title: &str, content: &[u8]) -> anyhow::Result<Self> {
         let mut names = Names::default();
         let flame = if content.starts_with(GZIP) {
-            #[cfg(feature = "symbols")]
-            let read = pprof::read(title, content, &mut names);
-            #[cfg(not(feature = "symbols"))]
-            let read = Err(names::not_built());
-            read
+            pprof::read(title, content, &mut names)
         } else if let Ok(text) = str::from_utf8(content) {
             Self::folded(title, text, &mut names)
         } else {
@@ -180,14 +174,14 @@ mod tests {
         assert_eq!(stacks, [("c;main;f".into(), 5), ("c;main".into(), 2), ("d;main;f".into(), 8)]);
     }
 
-    #[cfg(all(feature = "symbols", target_os = "linux"))]
+    #[cfg(target_os = "linux")]
     #[inline(never)]
     fn the_one_who_holds(cache: &uslab::KmemCache) -> uslab::Block<'_> {
         std::hint::black_box(cache.alloc_block(uslab::Gfp::KERNEL).unwrap())
     }
 
     /// The profile is of this test itself, in both formats.
-    #[cfg(all(feature = "symbols", target_os = "linux"))]
+    #[cfg(target_os = "linux")]
     #[test]
     fn functions_are_named_from_the_files_that_a_profile_names() {
         let subsystem = uslab::Subsystem::new(uslab::Config::default()).unwrap();

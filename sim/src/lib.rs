@@ -6,11 +6,11 @@
 //!            events        was hidden                   pages
 //! ```
 //!
-//! `uslab watch` shows a replay on a terminal, and `uslab top` a running program's caches. Their screens are behind the feature `watch`.
+//! `uslab watch` shows a replay on a terminal, and `uslab top` a running program's caches.
 //!
 //! [`stress`] loads the same allocator with threads on the machine's own CPUs.
 //!
-//! The lab, which compares it with the allocators of the textbooks, is a separate program: `uslab-lab`, in `sim/lab`.
+//! `uslab lab` compares it with the allocators of the textbooks; the experiments are in the crate `uslab-lab`.
 //!
 //! There is no second implementation of the shipping allocator here and no `unsafe`: [`machine`] drives the crates `uslab` and
 //! `uslab-buddy` through owned, safe blocks.

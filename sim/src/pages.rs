@@ -25,13 +25,13 @@ use uslab_engine::designs::NoPolicy;
 Examples:
   uslab page
   uslab page /srv/course/allocators
-  uslab-lab latency --json=latency.json && uslab page --latency latency.json
+  uslab lab latency --json=latency.json && uslab page --latency latency.json
   uslab page && xdg-open uslab-page/index.html")]
 pub(crate) struct Args {
     /// Folder for the pages; it is made if it does not exist. Existing pages with these names are overwritten.
     #[arg(value_name = "DIR", default_value = "uslab-page")]
     dir: PathBuf,
-    /// Show how long allocations took on this machine: FILE is the output of `uslab-lab latency --json=FILE`. Default: a
+    /// Show how long allocations took on this machine: FILE is the output of `uslab lab latency --json=FILE`. Default: a
     /// measurement on a machine with two CPUs.
     #[arg(long, value_name = "FILE")]
     latency: Option<PathBuf>,
@@ -39,7 +39,7 @@ pub(crate) struct Args {
 
 /// A story that loom found in the lab's magazine layer with a planted bug.
 const STORY: &str = include_str!("../data/story.json");
-/// The output of `uslab-lab latency --json`: a page cannot time allocations.
+/// The output of `uslab lab latency --json`: a page cannot time allocations.
 const LATENCY: &str = include_str!("../data/latency.json");
 /// The list of pages that are written together; a page that is written alone hides it.
 const ALONE: &str = "<nav id=\"nav\" aria-label=\"Pages\" hidden>";
@@ -101,7 +101,7 @@ impl Args {
             findings["experiment"] == "latency" && !machine.contains(&false) && histogram(findings).is_some()
         };
         findings.filter(is_one).with_context(|| {
-            format!("--latency {}: expected what `uslab-lab latency --json=FILE` writes", file.display())
+            format!("--latency {}: expected what `uslab lab latency --json=FILE` writes", file.display())
         })
     }
 }

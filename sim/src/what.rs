@@ -95,8 +95,8 @@ const MAGICS: [Magic; 9] = [
         bytes: b"PAR1",
         at: 0,
         is: "a table in Parquet's format",
-        made: "uslab sweep",
-        read_by: &["any reader of Parquet"],
+        made: "a program for tables, such as pandas or DuckDB",
+        read_by: &["no verb here"],
     },
     Magic {
         bytes: b"ustar",

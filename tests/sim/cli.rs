@@ -825,54 +825,43 @@ fn help_teaches_each_verb() {
     }
 }
 
-/// The program in a separate folder, under a hard link: nothing is written that another test could run.
-fn alone() -> (tempfile::TempDir, PathBuf) {
-    let built = uslab_tests::uslab();
-    let folder =
-        tempfile::tempdir_in(built.parent().expect("a folder")).expect("a folder beside the program");
-    let program = folder.path().join("uslab");
-    std::fs::hard_link(&built, &program).expect("a link to the program");
-    (folder, program)
-}
-
-/// The lab was a verb, which every build of the command had to compile.
 #[test]
-fn the_lab_is_the_program_beside_or_on_the_path() {
-    let listed = uslab(&["--help"]);
-    assert!(said(&listed).1.lines().any(|line| line.trim_start().starts_with("lab ")), "{listed:?}");
-    // A shell prints the arguments that it got, and exits with the code in its script.
-    let told = ["-c", "echo $0 $*; exit 7", "robson", "--seed", "3", "--json", "-"];
-    let (folder, program) = alone();
-    let run = |path: &Path| {
-        let mut uslab = Command::new(&program);
-        said(&uslab.arg("lab").args(told).env("PATH", path).output().expect("the binary starts"))
-    };
-    let elsewhere = tempfile::tempdir().expect("a temporary folder");
-    let (code, out, err) = run(elsewhere.path());
-    assert_eq!((code, out.as_str()), (Some(2), ""), "{err}");
-    for part in
-        ["uslab: the lab is a program of its own, uslab-lab", "PATH", "`cargo lab` builds and runs it"]
-    {
-        assert!(err.contains(part), "{err}");
+fn one_program_has_all_verbs() {
+    let (code, help, err) = said(&uslab(&["help"]));
+    assert_eq!(code, Some(0), "{err}");
+    let verbs: Vec<&str> = help
+        .lines()
+        .skip_while(|line| *line != "Commands:")
+        .skip(1)
+        .map_while(|line| line.split_whitespace().next())
+        .collect();
+    assert!(verbs.len() > 18 && verbs.contains(&"lab") && verbs.contains(&"sweep"), "{verbs:?}");
+    for verb in verbs.into_iter().filter(|verb| *verb != "help") {
+        let (code, help, err) = said(&uslab(&[verb, "--help"]));
+        assert_eq!(code, Some(0), "{verb}: {err}");
+        assert_eq!(help, said(&uslab(&["help", verb])).1, "{verb}");
+        // Those that take no argument but ask for one say which.
+        let wide: Vec<&str> = help.lines().filter(|line| line.chars().count() > 100).collect();
+        assert!(wide.is_empty(), "{verb}: wider than 100 columns: {wide:?}");
     }
-    // First on the path, then next to the program.
-    let shell = |folder: &tempfile::TempDir| {
-        std::os::unix::fs::symlink("/bin/sh", folder.path().join("uslab-lab")).expect("a link to a shell");
-    };
-    shell(&elsewhere);
-    assert_eq!(run(elsewhere.path()), (Some(7), "robson --seed 3 --json -\n".to_owned(), String::new()));
-    shell(&folder);
-    assert_eq!(run(Path::new("/")), (Some(7), "robson --seed 3 --json -\n".to_owned(), String::new()));
 }
 
 #[test]
-fn the_options_of_the_lab_reach_it_wherever_they_stand() {
-    let (folder, program) = alone();
-    std::os::unix::fs::symlink("/bin/echo", folder.path().join("uslab-lab")).expect("a link");
-    let reach = |args: &[&str]| said(&Command::new(&program).args(args).output().expect("it starts")).1;
-    assert_eq!(reach(&["lab", "--exact", "race", "--json", "a b"]), "--exact race --json a b\n");
-    assert_eq!(reach(&["lab", "--help", "race"]), "--help race\n");
-    assert_eq!(reach(&["--json", "file", "lab", "race", "-h"]), "--json=file race -h\n");
-    assert_eq!(reach(&["lab", "--json", "file", "race"]), "--json=file race\n");
-    assert_eq!(reach(&["lab"]), "\n");
+fn a_mistyped_verb_suggests_the_right_one() {
+    for (wrong, right) in [("repaly", "replay"), ("slab", "slabs"), ("geomtry", "geometry"), ("labs", "lab")]
+    {
+        let (code, out, err) = said(&uslab(&[wrong]));
+        assert_eq!((code, out.as_str()), (Some(2), ""), "{wrong}: {err}");
+        assert!(err.contains(wrong) && err.contains(&format!("'{right}'")), "{wrong}: {err}");
+    }
+}
+
+#[test]
+fn the_options_of_the_lab_may_precede_its_experiment() {
+    let race = |args: &[&str]| said(&uslab(args));
+    let (code, out, err) = race(&["lab", "--exact", "--quick", "robson", "--json"]);
+    assert_eq!(code, Some(0), "{err}");
+    assert_eq!(out, race(&["--json", "-", "lab", "robson", "--quick", "--exact"]).1);
+    assert_eq!(race(&["lab", "--help"]).0, Some(0));
+    assert!(race(&["lab"]).1.lines().any(|line| line.starts_with("robson ")));
 }

@@ -1,4 +1,4 @@
-//! The command `uslab-lab` from outside: its list, its output repeated to the byte, the worked examples, and refused input.
+//! The command `uslab lab` from outside: its list, its output repeated to the byte, the worked examples, and refused input.
 
 mod refused;
 
@@ -9,8 +9,7 @@ use std::process::{Command, Output};
 use uslab_tests::workspace;
 
 fn lab(args: &[&str]) -> Output {
-    let mut lab = Command::new(uslab_tests::lab());
-    lab.args(args).env("NO_COLOR", "1").output().expect("the binary starts")
+    uslab_tests::lab().args(args).env("NO_COLOR", "1").output().expect("the binary starts")
 }
 
 fn said(output: &Output) -> (Option<i32>, String, String) {

@@ -1,4 +1,4 @@
-//! The commands `uslab` and `uslab-lab` from outside, and replays of traces.
+//! The command `uslab` from outside, and replays of traces.
 #![cfg(not(any(loom, shuttle, uslab_heap, uslab_no_rseq)))]
 
 mod common;

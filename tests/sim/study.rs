@@ -228,7 +228,7 @@ fn figures(text: &str) -> Vec<Figure<'_>> {
     found
 }
 
-/// The findings of `uslab-lab COMMAND --exact`. Each experiment runs once, and all tests share its findings.
+/// The findings of `uslab lab COMMAND --exact`. Each experiment runs once, and all tests share its findings.
 // std's lock is fine: no model checker runs these tests.
 #[allow(clippy::disallowed_types)]
 pub(crate) fn findings(command: &str) -> &'static Value {
@@ -238,7 +238,7 @@ pub(crate) fn findings(command: &str) -> &'static Value {
     let place = *found.entry(command.to_owned()).or_insert_with(|| Box::leak(Box::default()));
     drop(found);
     place.get_or_init(|| {
-        let output = Command::new(uslab_tests::lab())
+        let output = uslab_tests::lab()
             // Commands name traces relative to this folder.
             .current_dir(workspace().join("sim"))
             .args(command.split_whitespace())

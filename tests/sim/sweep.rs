@@ -93,13 +93,13 @@ impl Sweep {
         let results = self.path(results);
         well(&[&["sweep", "run", &self.file, "--results", &results], more].concat(), variables)
     }
-    /// The merged results: CSV, Parquet and page.
-    fn merged(&self, results: &str) -> [Vec<u8>; 3] {
-        let paths = ["csv", "parquet", "html"].map(|end| self.path(&format!("{results}.{end}")));
-        let [csv, parquet, html] = &paths;
+    /// The merged results: CSV and page.
+    fn merged(&self, results: &str) -> [Vec<u8>; 2] {
+        let paths = ["csv", "html"].map(|end| self.path(&format!("{results}.{end}")));
+        let [csv, html] = &paths;
         let results = self.path(results);
         let args = ["sweep", "merge", &self.file, "--results", &results];
-        well(&[&args[..], &["--csv", csv, "--parquet", parquet, "--html", html]].concat(), &[]);
+        well(&[&args[..], &["--csv", csv, "--html", html]].concat(), &[]);
         paths.map(|path| std::fs::read(path).expect("written"))
     }
 }
@@ -848,7 +848,7 @@ fn the_job_for_kubernetes_is_one_to_its_own_types() {
     assert!(matches!(said(&with(&args, &[])), (Some(1), _, err) if err.contains(" have no result; ")));
     sweep.run("results", &[], &[]);
     assert!(well(&args, &[]).contains("24 of 24 items"));
-    for form in ["csv", "parquet", "html"] {
+    for form in ["csv", "html"] {
         assert!(Path::new(&sweep.path(&format!("a sweep.{form}"))).exists(), "{form}");
     }
 }

@@ -44,13 +44,14 @@ pub fn uslab() -> PathBuf {
     built(&ONCE, &["--bin", "uslab"], "uslab")
 }
 
-/// As [`uslab`], for the command `uslab-lab`.
+/// The command `uslab lab`.
 ///
 /// # Panics
 /// As [`uslab`].
-pub fn lab() -> PathBuf {
-    static ONCE: Once = Once::new();
-    built(&ONCE, &["--bin", "uslab-lab"], "uslab-lab")
+pub fn lab() -> std::process::Command {
+    let mut lab = std::process::Command::new(uslab());
+    lab.arg("lab");
+    lab
 }
 
 /// As [`uslab`], for `libuslab.so`.

@@ -3,11 +3,10 @@
 use crate::demos;
 use crate::experiments::{Context, Experiment};
 use anyhow::ensure;
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{Args as _, Subcommand};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::process::ExitCode;
-use uslab_output::command::{self, Outcome};
+use uslab_output::command::Outcome;
 use uslab_output::{Form, Place, Progress, json_text, say, tell, write_all};
 
 /// Ask allocators questions: an experiment is a verb, and without one they are listed.
@@ -16,22 +15,19 @@ use uslab_output::{Form, Place, Progress, json_text, say, tell, write_all};
 /// with the shipping ones. Counts follow from the seed and are the same on any machine; times are measured in interleaved rounds,
 /// and --exact leaves out everything that is measured. A claim about times is undecided if the median's interval is not on one
 /// side of it. Each experiment has a picture, on the terminal and in the page that --html writes.
-#[derive(Debug, Parser)]
+#[derive(Debug, clap::Args)]
 #[command(
-    name = "uslab-lab",
-    version,
-    max_term_width = 100,
     disable_help_subcommand = true,
     after_help = "\
 Examples:
-  uslab-lab
-  uslab-lab constructors
-  uslab-lab constructors --exact --seed 7 --csv -
-  uslab-lab constructors --html constructors.html
-  uslab-lab demo buddy
-  uslab-lab demo first-fit 'alloc 100' 'alloc 50' 'free a' 'alloc 20'"
+  uslab lab
+  uslab lab constructors
+  uslab lab constructors --exact --seed 7 --csv -
+  uslab lab constructors --html constructors.html
+  uslab lab demo buddy
+  uslab lab demo first-fit 'alloc 100' 'alloc 50' 'free a' 'alloc 20'"
 )]
-struct Cli {
+pub struct Args {
     #[command(subcommand)]
     verb: Option<Verb>,
     /// Determines all random choices; printed with the result.
@@ -44,9 +40,6 @@ struct Cli {
     /// Do a tenth of the work or less: everything runs, figures mean little, and verdicts are marked as quick.
     #[arg(long, global = true)]
     quick: bool,
-    /// Write the result as JSON: to FILE, or to standard output if FILE is `-` or left out.
-    #[arg(long, global = true, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
-    json: Option<PathBuf>,
     /// Write tables and pictures as CSV, a line for each value: to FILE, or to standard output if FILE is `-` or left out.
     #[arg(long, global = true, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
     csv: Option<PathBuf>,
@@ -63,16 +56,13 @@ enum Verb {
     Demo(demos::Args),
 }
 
-/// Runs the command line and returns its exit code.
-pub fn main() -> ExitCode {
-    command::run(run)
-}
-
-/// Runs the requested experiment, or lists them all.
-fn run(args: &Cli) -> anyhow::Result<Outcome> {
+/// Runs the requested experiment, or lists them all. The result goes to `json` if there is such a place.
+///
+/// # Errors
+/// Options that exclude each other, an experiment that fails, or a file that cannot be written.
+pub fn run(args: &Args, json: Option<Place>) -> anyhow::Result<Outcome> {
     let place = |form, path: &Option<PathBuf>| path.as_ref().map(|path| Place::open(form, path)).transpose();
-    let (json, csv, html) =
-        (place(Form::Json, &args.json)?, place(Form::Csv, &args.csv)?, place(Form::Html, &args.html)?);
+    let (csv, html) = (place(Form::Csv, &args.csv)?, place(Form::Html, &args.html)?);
     let places: Vec<&Place> = [&json, &csv, &html].into_iter().flatten().collect();
     let to_stdout = places.iter().filter(|place| place.is_stdout()).count();
     ensure!(
@@ -85,7 +75,7 @@ fn run(args: &Cli) -> anyhow::Result<Outcome> {
         other => {
             ensure!(
                 csv.is_none() && html.is_none(),
-                "--csv and --html show an experiment: expected one, `uslab-lab` lists them"
+                "--csv and --html show an experiment: expected one, `uslab lab` lists them"
             );
             return match other {
                 Some(Verb::Demo(demo)) => demo.run(args.seed, json),
@@ -115,7 +105,7 @@ fn run(args: &Cli) -> anyhow::Result<Outcome> {
 
 /// Lists all experiments, one on each line.
 fn list(json: Option<Place>) -> anyhow::Result<Outcome> {
-    let lab = Cli::command();
+    let lab = Args::augment_args(clap::Command::new("lab"));
     let about = |verb: &clap::Command| verb.get_about().map(ToString::to_string).unwrap_or_default();
     let verbs: Vec<(String, String)> = lab
         .get_subcommands()

@@ -7,7 +7,7 @@
 //! | `allocators` | every textbook allocator and the shipping ones, under one trait |
 //! | `workload` | requests for them, generated from distributions or recorded |
 //! | `demos` | the same, driven by hand, command by command |
-//! | `experiments` | the experiments, each in a file: the verbs of the command `uslab-lab` |
+//! | `experiments` | the experiments, each in a file: the verbs of `uslab lab` |
 //! | `findings` | the results of an experiment, as data, text, CSV and pages |
 //!
 //! [`classic`] and [`course`] are always compiled; all other modules need the feature `experiments`. `allocators` and `demos`,

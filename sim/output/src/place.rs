@@ -22,8 +22,6 @@ pub enum Form {
     Series,
     /// CSV with a line for each run of a sweep.
     Rows,
-    /// As `Rows`, in columns (Parquet).
-    Parquet,
     /// A self-contained page.
     Html,
     /// A picture (SVG).
@@ -39,7 +37,6 @@ impl Form {
             Self::Json => "--json",
             Self::Csv | Self::Curves | Self::Rows => "--csv",
             Self::Series => "--series",
-            Self::Parquet => "--parquet",
             Self::Html => "--html",
             Self::Svg => "--svg",
             Self::Operations => "OUT",
@@ -54,7 +51,6 @@ impl Form {
             Self::Curves => (&["workload,"], "no table of `uslab scale`"),
             Self::Series => (&["operation,"], "no series of a replay"),
             Self::Rows => (&["item,"], "no table of a sweep"),
-            Self::Parquet => (&["PAR1"], "no Parquet"),
             Self::Html => (&["<!DOCTYPE html>"], "no page"),
             Self::Svg => (&["<svg"], "no picture"),
             Self::Operations => (&["uslabops"], "no converted trace"),

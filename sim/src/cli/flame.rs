@@ -9,9 +9,8 @@ use std::path::PathBuf;
 /// Show which code holds how much memory: a heap profile as a flame graph.
 ///
 /// A program under the preload library writes such a file on a signal; a program that links the library can write one at any
-/// time. Functions get their names from the files that the profile names; these must still be at the same paths, and `cargo run
-/// --release --package uslab-sim --features symbols --bin uslab -- flame` can read them. Without an option the stacks that hold
-/// the most are printed.
+/// time. Functions get their names from the files that the profile names; these must still be at the same paths. Without an
+/// option the stacks that hold the most are printed.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

@@ -6,7 +6,6 @@ mod convert;
 mod diff;
 mod flame;
 mod geometry;
-mod lab;
 mod record;
 mod replay;
 mod scale;
@@ -28,12 +27,13 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use uslab_engine::Policy;
 use uslab_engine::designs::NoPolicy;
+use uslab_lab::cli as lab;
 
 /// Replay kernel memory traces through a Linux-style slab allocator, and study it.
 ///
 /// Without a command, the bundled trace (a real kernel under a file workload) is replayed and explained.
 #[derive(Debug, Parser)]
-#[command(name = "uslab", version, max_term_width = 100, disable_help_subcommand = true)]
+#[command(name = "uslab", version, max_term_width = 100)]
 struct Cli {
     #[command(subcommand)]
     verb: Option<Verb>,
@@ -63,7 +63,7 @@ enum Verb {
     Course(course::Args),
     Story(story::Args),
     Flame(flame::Args),
-    Lab(lab::Args),
+    Lab(Box<lab::Args>),
 }
 
 /// Runs the command line and returns its exit code.
@@ -112,6 +112,6 @@ fn run<P: Policy>(cli: &Cli) -> anyhow::Result<Outcome> {
         Some(Verb::Course(args)) => args.run(json()?),
         Some(Verb::Story(args)) => story::run(args, json()?),
         Some(Verb::Flame(args)) => flame::run(args, json()?),
-        Some(Verb::Lab(args)) => lab::run(args, cli.json.as_deref()),
+        Some(Verb::Lab(args)) => lab::run(args, json()?),
     }
 }

@@ -1,6 +1,5 @@
 //! Names of functions, from the symbols and debug information of the files that a profile names.
 
-#[cfg(feature = "symbols")]
 use super::code::Code;
 use std::collections::BTreeMap;
 
@@ -8,32 +7,9 @@ use std::collections::BTreeMap;
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Place {
     /// Offset in the file, in bytes.
-    #[cfg_attr(not(feature = "symbols"), allow(dead_code, reason = "profiles of pprof are not read"))]
     InFile(u64),
     /// Offset from the start of the first segment, as it is mapped, in bytes.
     Mapped(u64),
-}
-
-/// The error of a build that cannot name addresses.
-#[cfg(not(feature = "symbols"))]
-pub(super) fn not_built() -> anyhow::Error {
-    anyhow::anyhow!(
-        "this build reads no symbols; expected one with the feature `symbols`: `cargo run --release --package uslab-sim --features symbols \
-         --bin uslab -- flame FILE`"
-    )
-}
-
-/// Stands in for the reader of files in a build without the feature.
-#[cfg(not(feature = "symbols"))]
-struct Code;
-#[cfg(not(feature = "symbols"))]
-impl Code {
-    fn open(_: &str, _: &str) -> anyhow::Result<Self> {
-        Err(not_built())
-    }
-    fn functions(&self, _: Place) -> Vec<String> {
-        vec![]
-    }
 }
 
 /// The files that were needed so far.
@@ -178,7 +154,6 @@ mod tests {
         assert_eq!((cut(&[&["malloc"][..], &["f"; 40]].concat()), cut(&["f"; 40])), (17, 0));
     }
 
-    #[cfg(feature = "symbols")]
     #[test]
     fn a_frame_is_a_place_only_if_it_has_a_file_and_a_number() {
         let mut names = Names::default();
@@ -194,7 +169,6 @@ mod tests {
         assert!(unused[1].starts_with("no names from `/nowhere/a+0x/b`: No such file"), "{unused:?}");
     }
 
-    #[cfg(feature = "symbols")]
     #[test]
     fn a_file_of_another_build_gives_no_names() {
         let own = std::env::current_exe().unwrap().into_os_string().into_string().unwrap();

@@ -37,7 +37,7 @@ pub fn page(stream: &Stream, command: &str) -> anyhow::Result<String> {
     Ok(web::page(TEMPLATE, &[("{engine}", &engine), ("{stream}", &stream), ("{command}", &command)]))
 }
 
-/// Makes the page of demos, which needs no stream; `latency` is the output of `uslab-lab latency`.
+/// Makes the page of demos, which needs no stream; `latency` is the output of `uslab lab latency`.
 ///
 /// # Errors
 /// Packing the engine in memory fails, which does not happen in practice.

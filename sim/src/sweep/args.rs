@@ -60,7 +60,7 @@ Examples:
   uslab sweep run depot.toml --shard 3/200
   uslab sweep run depot.toml --item 17
   uslab sweep status depot.toml
-  uslab sweep merge depot.toml --csv depot.csv --parquet depot.parquet --html depot.html
+  uslab sweep merge depot.toml --csv depot.csv --html depot.html
   uslab sweep slurm depot.toml --shards 200 > depot.sbatch
   uslab sweep k8s depot.toml --shards 200 --image registry/uslab-sweep --claim shared > job.json
   uslab sweep k8s depot.toml --image registry/uslab-sweep --claim shared --merge > merge.json
@@ -113,7 +113,7 @@ impl Of {
 pub(super) fn program() -> String {
     // `cargo run` sets the package's name for a program. The workspace's alias is shorter than the command that it stands for.
     if std::env::var("CARGO_PKG_NAME").is_ok_and(|name| name == env!("CARGO_PKG_NAME")) {
-        return "cargo uslab-sweep".to_owned();
+        return "cargo uslab".to_owned();
     }
     std::env::args_os().next().map_or_else(|| "uslab".to_owned(), |name| quoted(&name.to_string_lossy()))
 }
@@ -169,7 +169,7 @@ pub(super) struct StatusArgs {
     pub(super) of: Of,
 }
 
-/// Put all results together: the best settings, how much each knob matters, CSV, Parquet, a page.
+/// Put all results together: the best settings, how much each knob matters, CSV, a page.
 ///
 /// If items have no result, it shows which failed, and the command that runs the rest. Then nothing is written, and the exit code
 /// is 1.
@@ -187,9 +187,6 @@ pub(super) struct MergeArgs {
     /// ten minutes".
     #[arg(long, value_name = "FILE")]
     pub(super) csv: Option<PathBuf>,
-    /// Write the rows of --csv as Parquet.
-    #[arg(long, value_name = "FILE")]
-    pub(super) parquet: Option<PathBuf>,
     /// Write a page with tables and pictures: one file, which needs no network.
     #[arg(long, value_name = "FILE")]
     pub(super) html: Option<PathBuf>,
@@ -262,7 +259,7 @@ pub(super) struct KubernetesArgs {
     /// Time limit of the whole Job.
     #[arg(long, value_name = "TIME")]
     pub(super) deadline: Option<TimeLimit>,
-    /// Write the Job that puts the results together: one pod, to be applied after the other Job is done. CSV, Parquet and page
+    /// Write the Job that puts the results together: one pod, to be applied after the other Job is done. CSV and page
     /// are written to /sweep, the report to the pod's log.
     #[arg(long, conflicts_with_all = ["shards", "parallelism"])]
     pub(super) merge: bool,

@@ -177,7 +177,7 @@ pub(super) fn kubernetes(plan: &Plan, options: &Kubernetes<'_>) -> Value {
         name += "-merge";
         let stem = plan.path.file_stem().unwrap_or_default().to_string_lossy();
         let to = |form: &str| [format!("--{form}"), format!("/sweep/{stem}.{form}")];
-        args.extend(["csv", "parquet", "html"].into_iter().flat_map(to));
+        args.extend(["csv", "html"].into_iter().flat_map(to));
     } else {
         args.extend(["--hash".to_owned(), plan.hash.clone(), "--threads".to_owned(), cpus.to_string()]);
     }
@@ -245,7 +245,7 @@ FROM docker.io/library/rust:",
 RUN apk add --no-cache gcc make musl-dev
 WORKDIR /uslab
 COPY . .
-RUN cargo build --locked --release --package uslab-sim --features sweep --bin uslab
+RUN cargo build --locked --release --package uslab-sim --bin uslab
 
 FROM scratch
 COPY --from=build /uslab/target/release/uslab /uslab

@@ -1,23 +1,15 @@
-//! All results of a sweep put together: missing items, tables, CSV and Parquet.
+//! All results of a sweep put together: missing items, tables and CSV.
 
 use super::analysis::{self, Best, Score};
 use super::plan::{Plan, Work};
-use super::record::{Metric, Number, Numbers, Row};
+use super::record::{Metric, Numbers, Row};
 use super::sensitivity::{self, Effect, Method, Sensitivity};
 use super::store::{Found, Store};
 use crate::output::{Progress, grouped, table, text};
-use parquet::data_type::{BoolType, ByteArray, ByteArrayType, DataType, DoubleType, Int64Type};
-use parquet::file::properties::WriterProperties;
-use parquet::file::writer::SerializedFileWriter;
-use parquet::schema::types::Type;
-use parquet::{basic, errors::ParquetError};
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::fmt;
-use std::sync::Arc;
 
-/// Rows in a row group of Parquet.
-const GROUP: usize = 65_536;
 /// The most settings in the text.
 const SHOWN: usize = 10;
 /// The most different reasons of failures in the text.
@@ -380,125 +372,10 @@ pub(super) fn csv(rows: &[Row]) -> anyhow::Result<Vec<u8>> {
     Ok(to.into_inner().map_err(|error| error.into_error())?)
 }
 
-/// The values of a column, for all rows of a group.
-enum Column {
-    Text(Vec<ByteArray>),
-    Flags(Vec<bool>),
-    Counts(Vec<Option<i64>>),
-    Reals(Vec<f64>),
-}
-
-/// All runs as Parquet, with the columns of [`csv`].
-///
-/// # Errors
-/// Writing to memory fails, which does not happen.
-pub(super) fn parquet(rows: &[Row]) -> Result<Vec<u8>, ParquetError> {
-    use basic::{LogicalType, Repetition, Type as Physical};
-    let names = knob_names(rows);
-    let first = rows.first().map(|row| row.numbers.columns());
-    let is_real = |column: usize| first.is_some_and(|columns| matches!(columns[column], Number::Real(_)));
-    let field = |name: &str, physical, repetition| {
-        let logical = (physical == Physical::BYTE_ARRAY).then_some(LogicalType::String);
-        let field = Type::primitive_type_builder(name, physical).with_repetition(repetition);
-        field.with_logical_type(logical).build().map(Arc::new)
-    };
-    let (required, optional) = (Repetition::REQUIRED, Repetition::OPTIONAL);
-    let mut fields = vec![
-        field(AXES[0], Physical::INT64, optional)?,
-        field(AXES[1], Physical::BYTE_ARRAY, required)?,
-        field(AXES[2], Physical::BYTE_ARRAY, required)?,
-        field(AXES[3], Physical::BYTE_ARRAY, required)?,
-        field(AXES[4], Physical::INT64, optional)?,
-        field(AXES[5], Physical::BOOLEAN, required)?,
-    ];
-    for name in &AXES[6..] {
-        fields.push(field(name, Physical::INT64, optional)?);
-    }
-    for name in &names {
-        fields.push(field(&format!("knob_{name}"), Physical::INT64, optional)?);
-    }
-    for (column, name) in Numbers::NAMES.iter().enumerate() {
-        fields.push(match is_real(column) {
-            true => field(name, Physical::DOUBLE, required)?,
-            false => field(name, Physical::INT64, optional)?,
-        });
-    }
-    let schema = Arc::new(Type::group_type_builder("sweep").with_fields(fields).build()?);
-    let mut writer =
-        SerializedFileWriter::new(vec![], schema, Arc::new(WriterProperties::builder().build()))?;
-    for rows in rows.chunks(GROUP) {
-        let mut group = writer.next_row_group()?;
-        for column in columns(rows, &names) {
-            let Some(mut to) = group.next_column()? else { break };
-            match column {
-                Column::Text(values) => write::<ByteArrayType>(&mut to, &values, None)?,
-                Column::Flags(values) => write::<BoolType>(&mut to, &values, None)?,
-                Column::Reals(values) => write::<DoubleType>(&mut to, &values, None)?,
-                Column::Counts(values) => {
-                    let levels: Vec<_> = values.iter().map(|value| i16::from(value.is_some())).collect();
-                    let values: Vec<_> = values.into_iter().flatten().collect();
-                    write::<Int64Type>(&mut to, &values, Some(&levels))?;
-                }
-            }
-            to.close()?;
-        }
-        group.close()?;
-    }
-    writer.into_inner()
-}
-
-fn write<T: DataType>(
-    to: &mut parquet::file::writer::SerializedColumnWriter<'_>,
-    values: &[T::T],
-    levels: Option<&[i16]>,
-) -> Result<(), ParquetError> {
-    to.typed::<T>().write_batch(values, levels, None).map(drop)
-}
-
-/// All columns of some rows, in the order of the schema.
-fn columns(rows: &[Row], names: &[String]) -> Vec<Column> {
-    let text = |of: fn(&Row) -> &str| Column::Text(rows.iter().map(|row| ByteArray::from(of(row))).collect());
-    let counts = |of: &dyn Fn(&Row) -> Option<u64>| {
-        // Parquet stores the bits; the column's type says that they are unsigned.
-        Column::Counts(rows.iter().map(|row| of(row).map(u64::cast_signed)).collect())
-    };
-    let mut columns = vec![
-        counts(&|row| Some(row.item)),
-        text(|row| &row.work),
-        text(Row::design),
-        text(|row| &row.setting),
-        counts(&|row| Some(row.cpus.into())),
-        Column::Flags(rows.iter().map(|row| row.validated).collect()),
-        counts(&|row| row.size.map(u64::from)),
-        counts(&|row| row.ops),
-        counts(&|row| row.think.map(u64::from)),
-        counts(&|row| row.seed),
-    ];
-    columns.extend(names.iter().map(|name| counts(&|row| knob(row, name))));
-    let all: Vec<_> = rows.iter().map(|row| row.numbers.columns()).collect();
-    for at in 0..Numbers::NAMES.len() {
-        let is_real = all.first().is_some_and(|row| matches!(row[at], Number::Real(_)));
-        columns.push(match is_real {
-            true => Column::Reals(all.iter().map(|row| row[at].real()).collect()),
-            false => Column::Counts(
-                all.iter()
-                    .map(|row| match row[at] {
-                        Number::Count(n) => Some(n.cast_signed()),
-                        Number::Real(_) => None,
-                    })
-                    .collect(),
-            ),
-        });
-    }
-    columns
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::plan::tests::plan;
     use super::*;
-    use parquet::file::reader::{FileReader, SerializedFileReader};
-    use parquet::record::Field;
 
     fn row(item: u64, setting: &str, seed: Option<u64>) -> Row {
         let row = analysis::tests::row("a, \"b\"", 4, 1, setting, 1.0 / 3.0);
@@ -506,43 +383,25 @@ mod tests {
     }
 
     #[test]
-    fn parquet_holds_what_csv_does() {
+    fn a_row_has_its_axes_the_knobs_of_all_settings_and_its_numbers() {
         let records = [
             row(0, "slub", None),
             row(1, "slub:cpu_partial=30", Some(4)),
             row(2, "slab:limit=8", Some(u64::MAX >> 1)),
         ];
-        let rows = csv(&records).unwrap();
-        let mut rows = csv::Reader::from_reader(&rows[..]);
-        let header: Vec<_> = rows.headers().unwrap().iter().map(str::to_owned).collect();
-        let rows: Vec<_> = rows.records().map(Result::unwrap).collect();
-        let reader = SerializedFileReader::new(bytes(parquet(&records).unwrap())).unwrap();
-        let mut count = 0;
-        for (row, text) in reader.get_row_iter(None).unwrap().map(Result::unwrap).zip(&rows) {
-            count += 1;
-            for (((name, field), column), text) in row.get_column_iter().zip(&header).zip(text) {
-                assert_eq!(name, column);
-                let told = match field {
-                    Field::Null => String::new(),
-                    Field::Bool(flag) => flag.to_string(),
-                    Field::Str(word) => word.clone(),
-                    Field::Long(n) => n.to_string(),
-                    Field::Double(n) => n.to_string(),
-                    other => panic!("{name}: {other:?}"),
-                };
-                assert_eq!(told, text, "{name}");
-            }
+        let text = csv(&records).unwrap();
+        let mut reader = csv::Reader::from_reader(&text[..]);
+        let header: Vec<_> = reader.headers().unwrap().iter().map(str::to_owned).collect();
+        let rows: Vec<_> = reader.records().map(Result::unwrap).collect();
+        assert_eq!((rows.len(), header.len()), (3, AXES.len() + 2 + Numbers::NAMES.len()));
+        let cell =
+            |row: usize, name: &str| &rows[row][header.iter().position(|column| column == name).unwrap()];
+        assert_eq!([0, 1, 2].map(|row| cell(row, "seed")), ["", "4", "9223372036854775807"]);
+        assert_eq!([0, 1, 2].map(|row| cell(row, "knob_cpu_partial")), ["", "30", ""]);
+        assert_eq!([0, 1, 2].map(|row| cell(row, "knob_limit")), ["", "", "8"]);
+        for (number, name) in records[0].numbers.columns().iter().zip(Numbers::NAMES) {
+            assert_eq!(cell(0, name), number.to_string());
         }
-        assert_eq!((count, rows.len(), header.len()), (3, 3, AXES.len() + 2 + Numbers::NAMES.len()));
-        assert!(rows[0][9].is_empty() && header.contains(&"knob_cpu_partial".to_owned()));
-    }
-
-    /// The bytes as a file, because the reader of Parquet needs one.
-    fn bytes(content: Vec<u8>) -> std::fs::File {
-        use std::io::Write as _;
-        let mut file = tempfile::tempfile().unwrap();
-        file.write_all(&content).unwrap();
-        file
     }
 
     #[test]

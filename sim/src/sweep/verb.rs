@@ -304,8 +304,8 @@ fn status<P: Policy>(of: &Of, json: Option<Place>) -> anyhow::Result<Outcome> {
 fn merge<P: Policy>(args: &MergeArgs, json: Option<Place>) -> anyhow::Result<Outcome> {
     let open = |form, path: &Option<PathBuf>| path.as_deref().map(|path| Place::open(form, path)).transpose();
     let csv = open(Form::Rows, &args.csv)?;
-    let (parquet, html) = (open(Form::Parquet, &args.parquet)?, open(Form::Html, &args.html)?);
-    Place::apart([&json, &csv, &parquet, &html])?;
+    let html = open(Form::Html, &args.html)?;
+    Place::apart([&json, &csv, &html])?;
     let (plan, store) = args.of.plan::<P>()?;
     let progress = Progress::new();
     let all = collect(&plan, &store, &progress)?;
@@ -315,16 +315,15 @@ fn merge<P: Policy>(args: &MergeArgs, json: Option<Place>) -> anyhow::Result<Out
         return Ok(Outcome::Violated);
     }
     let report = Report::new(&plan, &all, args.by);
-    let places = || [&json, &csv, &parquet, &html].into_iter().flatten();
+    let places = || [&json, &csv, &html].into_iter().flatten();
     let to_stdout = places().any(Place::is_stdout);
     let wrote = places().filter(|place| !place.is_stdout()).map(Place::shown).collect::<Vec<_>>().join(", ");
     let title = plan.path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     let json = json.map(|place| json_text(&report).map(|text| (place, text.into_bytes()))).transpose()?;
     let csv = csv.map(|place| merge::csv(&all.rows).map(|rows| (place, rows))).transpose()?;
-    let parquet = parquet.map(|place| merge::parquet(&all.rows).map(|rows| (place, rows))).transpose()?;
     let html =
         html.map(|place| page::page(&report, &title).map(|page| (place, page.into_bytes()))).transpose()?;
-    if let Err(error) = write_all(json.into_iter().chain(csv).chain(parquet).chain(html)) {
+    if let Err(error) = write_all(json.into_iter().chain(csv).chain(html)) {
         return failed(Ended::Write(error));
     }
     if !wrote.is_empty() {

@@ -5,16 +5,13 @@
 //! ```
 
 mod reading;
-#[cfg(feature = "watch")]
 mod screen;
 mod source;
 #[cfg(test)]
 mod tests;
 
 use crate::output::command::Outcome;
-#[cfg(feature = "watch")]
-use crate::output::say;
-use crate::output::{Place, tell};
+use crate::output::{Place, say, tell};
 use clap::Args;
 use reading::Sort;
 use source::Source;
@@ -30,8 +27,7 @@ use std::time::Duration;
 /// With a FILE in place of a PID, its readings are shown whenever the file is rewritten.
 ///
 /// On a terminal, keys sort the rows (a in use, b objects per slab, c bytes of the cache, l slabs, n name, o objects, p pages per
-/// slab, r operations a second, s size, u share in use), and q ends it. Rates are computed from the last two readings. The screen
-/// needs a build with the feature `watch` (`cargo uslab-tui top PID`); `--once` and `--json` do not.
+/// slab, r operations a second, s size, u share in use), and q ends it. Rates are computed from the last two readings.
 ///
 /// When the program ends, its last table is printed on standard output.
 #[derive(Debug, Args)]
@@ -75,20 +71,9 @@ pub(crate) fn run(args: &TopArgs, json: Option<Place>) -> anyhow::Result<Outcome
     Ok(Outcome::Done)
 }
 
-#[cfg(not(feature = "watch"))]
-fn needed() -> anyhow::Result<()> {
-    Err(anyhow::anyhow!("{}; `--once` and `--json` need none", crate::watch::not_built("top")))
-}
-#[cfg(not(feature = "watch"))]
-fn follow(_: Source, _: &TopArgs) -> anyhow::Result<Outcome> {
-    needed().map(|()| Outcome::Done)
-}
-
-#[cfg(feature = "watch")]
 fn needed() -> anyhow::Result<()> {
     crate::watch::terminal::needed("`--once` prints a table, `--json` a reading")
 }
-#[cfg(feature = "watch")]
 fn follow(mut source: Source, args: &TopArgs) -> anyhow::Result<Outcome> {
     let first = source.one()?;
     let mut top = screen::Top::new(source.to_string(), first, args.interval);

@@ -169,7 +169,6 @@ fn a_file_is_read_again_when_it_is_another_one() {
     assert!(matches!(source.look().unwrap(), Said::Ended));
 }
 
-#[cfg(feature = "watch")]
 mod screens {
     use super::*;
     use crate::top::screen::{Top, follow};

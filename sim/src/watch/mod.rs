@@ -6,36 +6,23 @@
 //!
 //! An engine only runs forward. To go back, a new engine runs from the beginning: only the stream and the view are kept.
 
-#[cfg(feature = "watch")]
 mod app;
-#[cfg(feature = "watch")]
 mod draw;
-#[cfg(feature = "watch")]
 pub(crate) mod keys;
-#[cfg(feature = "watch")]
 mod machine;
-#[cfg(feature = "watch")]
 mod session;
-#[cfg(feature = "watch")]
 pub(crate) mod terminal;
-#[cfg(all(test, feature = "watch"))]
+#[cfg(test)]
 mod tests;
 
+use crate::output::Progress;
 use crate::output::command::Outcome;
+use crate::replay;
 use anyhow::{Context, bail};
 use clap::Args;
 use std::path::{Path, PathBuf};
 use uslab_engine::Policy;
-use uslab_engine::designs::Spec;
-
-/// The error of a build without screens for a command that needs one.
-#[cfg(not(feature = "watch"))]
-pub(crate) fn not_built(verb: &str) -> anyhow::Error {
-    anyhow::anyhow!(
-        "{verb}: this build has no screens; expected one with the feature `watch`: `cargo uslab-tui {verb}`, or `cargo run --release \
-         --package uslab-sim --features watch -- {verb}`"
-    )
-}
+use uslab_engine::designs::{Spec, all};
 
 /// Watch a replay on a terminal, operation by operation, forward and back, as `replay --html` does in a browser.
 ///
@@ -46,8 +33,7 @@ pub(crate) fn not_built(verb: &str) -> anyhow::Error {
 /// of the bundled trace (672,020 operations), and about 0.1 s for a million operations in others. NO_COLOR in the environment is
 /// respected.
 ///
-/// It needs a build with the feature `watch` (`cargo uslab-tui watch`), and a terminal. Without one, `uslab replay --at N --json`
-/// has the same moments.
+/// It needs a terminal. Without one, `uslab replay --at N --json` has the same moments.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -77,19 +63,7 @@ pub(crate) fn run<P: Policy>(args: &WatchArgs, json: Option<&Path>) -> anyhow::R
     start::<P>(args, args.design.parse().context("--design")?)
 }
 
-#[cfg(not(feature = "watch"))]
-fn start<P: Policy>(args: &WatchArgs, _: Spec<P>) -> anyhow::Result<Outcome> {
-    // The arguments are parsed, but not used.
-    let WatchArgs { trace: _, at: _, cache: _, .. } = args;
-    Err(not_built("watch"))
-}
-
-#[cfg(feature = "watch")]
 fn start<P: Policy>(args: &WatchArgs, wanted: Spec<P>) -> anyhow::Result<Outcome> {
-    use crate::output::Progress;
-    use crate::replay;
-    use uslab_engine::designs::all;
-
     terminal::needed("`uslab replay --at N --json` has the same moments")?;
     let mut specs = vec![wanted];
     let others = all::<P>().filter(|(name, _)| *name != args.design).map(|(name, _)| name.parse());
@@ -112,22 +86,4 @@ fn start<P: Policy>(args: &WatchArgs, wanted: Spec<P>) -> anyhow::Result<Outcome
     }
     let ended = session::watch(&stream, &specs, &mut app, &mut terminal::Terminal::start()?);
     ended.map(|()| Outcome::Done)
-}
-
-#[cfg(all(test, not(feature = "watch")))]
-mod without {
-    use super::not_built;
-
-    #[test]
-    fn a_build_without_screens_says_how_to_get_one() {
-        let said = not_built("top").to_string();
-        assert!(
-            said.starts_with("top: this build has no screens; expected one with the feature `watch`: "),
-            "{said}"
-        );
-        assert!(
-            said.contains("`cargo uslab-tui top`") && said.contains("--features watch -- top`"),
-            "{said}"
-        );
-    }
 }

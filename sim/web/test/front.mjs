@@ -1,4 +1,4 @@
-// node front.mjs USLAB LAB FOLDER: the pages of `uslab page` in Chromium, from disk: every demo beside the lab's own command, by mouse and
+// node front.mjs USLAB FOLDER: the pages of `uslab page` in Chromium, from disk: every demo beside the lab's own command, by mouse and
 // keyboard; the machines; the race; the course; links; pictures at three widths into FOLDER.
 import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';
@@ -8,9 +8,9 @@ import { pathToFileURL } from 'node:url';
 import { drive, view } from './browser.mjs';
 import { course } from './course.mjs';
 
-const [uslab, lab, folder] = process.argv.slice(2);
+const [uslab, folder] = process.argv.slice(2);
 const run = (command, ...args) => execFileSync(command, args, { maxBuffer: 1 << 28, stdio: ['ignore', 'pipe', 'inherit'] });
-const demo = (name, ...commands) => JSON.parse(run(lab, 'demo', name, ...commands, '--json'));
+const demo = (name, ...commands) => JSON.parse(run(uslab, 'lab', 'demo', name, ...commands, '--json'));
 const { length: written } = JSON.parse(run(uslab, 'page', join(folder, 'pages'), '--json'));
 assert.equal(written, 4);
 const file = resolve(folder, 'pages', 'index.html');
@@ -176,7 +176,7 @@ await drive('front', async (openFile) => {
   await page.waitForFunction(() => window.uslab.view()?.at === 200);
   const { race } = await view(page);
   for (const [name, scenes] of race.scenes) {
-    const own = JSON.parse(run(lab, 'demo', name, '--random', '200', '--seed', '9', '--json'));
+    const own = JSON.parse(run(uslab, 'lab', 'demo', name, '--random', '200', '--seed', '9', '--json'));
     assert.deepEqual(scenes.slice(1), own.map(({ command, ...scene }) => scene), name);
     assert.deepEqual(race.commands, own.map(({ command }) => command));
   }

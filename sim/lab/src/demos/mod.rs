@@ -1,7 +1,7 @@
 //! Textbook allocators, driven by hand: the memory after each command.
 //!
 //! A demo is an allocator of the lab in a small memory, with a script that shows how it works. [`Demo::act`] runs one [`Command`]
-//! and returns the [`Scene`] after it; `uslab-lab demo` prints them.
+//! and returns the [`Scene`] after it; `uslab lab demo` prints them.
 //!
 //! ```
 //! use uslab_lab::demos::Name;

@@ -114,7 +114,7 @@ fn of_a_pair(case: Case) -> anyhow::Result<Option<f64>> {
     let count = |operations: u32| -> anyhow::Result<Option<u64>> {
         let mut valgrind = Command::new("valgrind");
         valgrind.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]).arg(&program);
-        valgrind.args(["instructions", name.get_name(), &operations.to_string()]);
+        valgrind.args(["lab", "instructions", name.get_name(), &operations.to_string()]);
         let output = match valgrind.output() {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
             output => output.context("valgrind")?,

@@ -63,7 +63,7 @@ export function showDemo(root: HTMLElement, lab: Lab, about: About, { values }: 
     }));
     drawControls(scene);
     twin.lastElementChild!.replaceChildren(partsTable(scene.parts));
-    line.textContent = ['uslab-lab demo', about.name, ...commands.slice(0, stepper.at).map((own) => `'${own}'`)].join(' ');
+    line.textContent = ['uslab lab demo', about.name, ...commands.slice(0, stepper.at).map((own) => `'${own}'`)].join(' ');
     const changed = commands.join(';') !== about.script.join(';');
     history.replaceState(null, '', link('demo', { name: about.name, ...(changed && { do: commands.join(';') }), at: String(stepper.at) }));
   }

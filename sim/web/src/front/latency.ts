@@ -4,7 +4,7 @@ import { drawing, grouped, made, noun, svg } from '../draw.ts';
 import type { Shown } from './demo.ts';
 import { link, type Route } from './route.ts';
 
-/** Of what `uslab-lab latency --json` writes. */
+/** Of what `uslab lab latency --json` writes. */
 interface Findings {
   machine: { processor: string; cpus: number; system: string; libc: string; compiler: string };
   seed: number;
@@ -74,8 +74,8 @@ export function showLatency(root: HTMLElement, findings: Findings, { values }: R
     made('p', { className: 'said' }, made('b', {}, 'Recorded natively, not in this page'), `: on ${machine.processor} with ${noun(machine.cpus, 'CPU')}, ${machine.system}, ${machine.libc}, ${machine.compiler}. A page has no clock that is fine enough. Calls in which the system ran something else are left out.`),
     made('div', { className: 'bar' }, made('label', {}, 'at least ', slider), limit), pictures,
     made('div', { className: 'scroll' }, table),
-    made('p', { className: 'quiet' }, 'Record your own: ', made('code', {}, `uslab-lab latency --seed ${findings.seed} --json=latency.json`), ', then ', made('code', {}, 'uslab page --latency latency.json'), '. ',
-      made('code', {}, 'uslab-lab latency'), ' alone says why the slow ones were slow.')));
+    made('p', { className: 'quiet' }, 'Record your own: ', made('code', {}, `uslab lab latency --seed ${findings.seed} --json=latency.json`), ', then ', made('code', {}, 'uslab page --latency latency.json'), '. ',
+      made('code', {}, 'uslab lab latency'), ' alone says why the slow ones were slow.')));
   draw();
   const key = (name: string) => {
     const by = { ArrowLeft: -20, ArrowRight: 20, Home: -1000, End: 1000 }[name];

@@ -52,7 +52,7 @@ export function showRace(root: HTMLElement, lab: Lab, { values }: Route): Shown 
         made('td', {}, share === least ? made('b', {}, `${share} %`) : `${share} %`));
     }));
     drawChart();
-    line.textContent = `uslab-lab demo tlsf --random ${REQUESTS} --seed ${seed}`;
+    line.textContent = `uslab lab demo tlsf --random ${REQUESTS} --seed ${seed}`;
     history.replaceState(null, '', link('race', { seed: String(seed), at: String(at) }));
   }
 
