@@ -29,7 +29,8 @@ export const colours = {} as Record<(typeof NAMES)[number], string>;
 
 export function readColours(): void {
   const style = getComputedStyle(document.documentElement);
-  for (const name of NAMES) colours[name] = style.getPropertyValue(`--${name}`).trim();
+  // `#rgb` is `#rrggbb` in short.
+  for (const name of NAMES) colours[name] = style.getPropertyValue(`--${name}`).trim().replace(/^#(.)(.)(.)$/, '#$1$1$2$2$3$3');
 }
 
 /** Widths of canvases while something is drawn: to ask for one after a change makes the browser lay out the page again. */
@@ -141,7 +142,7 @@ export class Squares {
 
 /** What is held at one level, as a column that fills from below. */
 export function column(
-  g: CanvasRenderingContext2D, x: number, y: number, width: number, height: number, { objects, room }: Level, colour: string,
+  g: CanvasRenderingContext2D, x: number, y: number, width: number, height: number, { objects, room }: Pick<Level, 'objects' | 'room'>, colour: string,
 ): void {
   g.strokeStyle = room ? colours.quiet : colours.line;
   if (width >= 4) g.strokeRect(x + 0.5, y + 0.5, width - 1, height - 1);

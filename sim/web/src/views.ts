@@ -205,7 +205,9 @@ name: string,
 /** Objects that lie there. */
 objects: number,
 /** Objects that it has room for. */
-room: number, };
+room: number,
+/** The objects, the next to be handed out last: the first page of the slab, and the object in it. */
+places: Array<[number, number]>, };
 
 /** What a run stops at. Caches are numbers in the stream. */
 export type Until = { "until": "depot-empty",

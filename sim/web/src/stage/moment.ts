@@ -1,0 +1,138 @@
+// A moment of one cache as the stage shows it: who has each object's pointer, and where on the stage it has its seat.
+
+import type { Level, ShownCache, ShownSlab, Step, View } from '../views.ts';
+
+/** Who has the pointer to an object. */
+export type Holder = 'program' | 'cpu' | 'depot' | 'slab';
+
+/** An object, by its slab's first page and its number in the slab. */
+export type Id = number;
+const MOST_OBJECTS = 65536;
+export const idOf = (page: number, index: number): Id => page * MOST_OBJECTS + index;
+export const placeOf = (id: Id): [page: number, index: number] => [Math.floor(id / MOST_OBJECTS), id % MOST_OBJECTS];
+
+export const holderOf = (letter: string): Holder => (letter === 'u' ? 'program' : letter === 'd' ? 'depot' : letter === '.' ? 'slab' : 'cpu');
+
+/** A row of places for pointers: a magazine, a sheaf, an array. */
+export interface Tray {
+  name: string;
+  room: number;
+  /** The pointers, the next to be handed out last. */
+  ids: Id[];
+}
+
+/** Seats that stay the same from moment to moment. */
+export interface Seats {
+  /** Of slabs, by first page. */
+  slabs: ReadonlyMap<number, number>;
+  /** Of pointers that the program has: the CPU that allocated it, and a place among the pointers of that CPU. */
+  program: ReadonlyMap<Id, readonly [cpu: number, seat: number]>;
+}
+
+export interface Moment {
+  view: View;
+  /** The cache on the stage; `null`: it is not known yet. */
+  shown: ShownCache | null;
+  seats: Seats;
+  /** What each page is: see `Engine.map`. */
+  map: Uint8Array;
+}
+
+const NO_SEATS: Seats = { slabs: new Map(), program: new Map() };
+
+const lowest = (taken: Set<number>): number => {
+  let seat = 0;
+  while (taken.has(seat)) seat++;
+  return seat;
+};
+
+/** Most pointers of the program that are shown one by one. */
+const MOST_USED = 2000;
+
+/** The seats after a moment: those of `before`, and the lowest free ones for what is new. */
+export function seated(shown: ShownCache | null, steps: readonly Step[], before: Seats = NO_SEATS): Seats {
+  if (!shown) return NO_SEATS;
+  const slabs = new Map<number, number>(), taken = new Set<number>();
+  for (const { page } of shown.slabs) {
+    const seat = before.slabs.get(page);
+    if (seat === undefined) continue;
+    slabs.set(page, seat);
+    taken.add(seat);
+  }
+  for (const { page } of [...shown.slabs].sort((a, b) => a.page - b.page)) {
+    if (slabs.has(page)) continue;
+    const seat = lowest(taken);
+    slabs.set(page, seat);
+    taken.add(seat);
+  }
+  return { slabs, program: programSeats(shown, steps, before) };
+}
+
+function programSeats({ slabs, cpus, cache }: ShownCache, steps: readonly Step[], before: Seats): Seats['program'] {
+  const program = new Map<Id, readonly [number, number]>(), fresh: Id[] = [], taken = cpus.map(() => new Set<number>());
+  for (const { page, objects } of slabs) {
+    for (let index = objects.indexOf('u'); index >= 0; index = objects.indexOf('u', index + 1)) {
+      if (program.size + fresh.length >= MOST_USED) return new Map();
+      const id = idOf(page, index), seat = before.program.get(id);
+      if (!seat) fresh.push(id);
+      else {
+        program.set(id, seat);
+        taken[seat[0]]?.add(seat[1]);
+      }
+    }
+  }
+  const step = steps.findLast(({ cache: own, what }) => own === cache && what === 'alloc');
+  for (const id of fresh) {
+    const cpu = step?.cpu ?? id % Math.max(cpus.length, 1);
+    const seat = lowest(taken[cpu] ?? new Set());
+    taken[cpu]?.add(seat);
+    program.set(id, [cpu, seat]);
+  }
+  return program;
+}
+
+/** The moment of a view, with the seats of the moment before. */
+export function momentOf(view: View, cache: number, map: Uint8Array, before?: Moment): Moment {
+  const shown = view.shown.find((own) => own.cache === cache) ?? null;
+  return { view, shown, map, seats: seated(shown, view.steps, before?.seats) };
+}
+
+/** A CPU's levels as trays. A stack is cut into magazines, from its bottom. */
+export function traysOf(levels: readonly Level[], capacity: number): Tray[] {
+  return levels.flatMap(({ name, room, places }) => {
+    const ids = places.map(([page, index]) => idOf(page, index));
+    if (name !== 'stack' || !capacity || room <= capacity) return [{ name: name === 'stack' ? 'magazine' : name, room, ids }];
+    const trays = Array.from({ length: Math.ceil(room / capacity) }, (_, i) => ({ name: '', room: capacity, ids: ids.slice(i * capacity, (i + 1) * capacity) }));
+    const loaded = Math.max(trays.findLastIndex(({ ids }) => ids.length), 0);
+    trays[loaded]!.name = 'loaded';
+    const previous = trays[loaded - 1] ?? (trays.length === 2 ? trays[1] : undefined);
+    if (previous) previous.name = 'previous';
+    return trays;
+  });
+}
+
+export const capacityOf = ({ view, shown }: Moment): number => (shown ? view.caches[shown.cache]?.capacity ?? 0 : 0);
+
+/** The letter of each object that is not free in a slab for all. */
+export function holders(slabs: readonly ShownSlab[]): Map<Id, string> {
+  const found = new Map<Id, string>();
+  for (const { page, objects } of slabs)
+    for (let index = 0; index < objects.length; index++) if (objects[index] !== '.') found.set(idOf(page, index), objects[index]!);
+  return found;
+}
+
+/** Whose lock an operation took, as far as it is on the stage. */
+export interface Locks {
+  depot: boolean;
+  slabs: boolean;
+  pages: boolean;
+}
+
+export function locksOf(steps: readonly Step[]): Locks {
+  const did = steps.flatMap(({ did }) => did), paths = steps.map(({ path }) => path);
+  return {
+    depot: did.some((what) => what.includes('the depot')) || paths.includes('depot'),
+    slabs: did.some((what) => what.includes('the slabs of its node')) || paths.includes('slab'),
+    pages: did.some((what) => what.includes('the zone')),
+  };
+}
