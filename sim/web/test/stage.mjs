@@ -44,7 +44,7 @@ const warm = ['cpus 4', 'cache dentry 256', '0 alloc 17', '0 free 17', ...[1, 2,
   assert(first.ms > second.ms);
   const stack = moments.at(-2).shown.cpus[0][0];
   assert.deepEqual([stack.objects, stack.room, stack.places.length], [6, 16, 6]);
-  assert.deepEqual(traysOf([stack], 8).map(({ name, ids }) => [name, ids.length]), [['loaded', 6], ['previous', 0]]);
+  assert.deepEqual(traysOf([stack], 8).map(({ name, ids }) => [name, ids.length]), [["loaded", 6], ["previous", 0]]);
   assert.equal(plans.at(-1).chips.size, 2, 'two are with the program');
 }
 

@@ -39,7 +39,16 @@ export interface Path {
   alpha?: number;
 }
 
-export type Shape = Rect | Text | Path;
+/** Many small squares of one colour: the corners, x and y in turn. */
+export interface Squares {
+  is: 'squares';
+  at: readonly number[];
+  side: number;
+  fill: string;
+  alpha?: number;
+}
+
+export type Shape = Rect | Text | Path | Squares;
 
 const FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, sans-serif';
 
@@ -51,6 +60,12 @@ export function onCanvas(g: CanvasRenderingContext2D, shapes: readonly Shape[]):
       g.textAlign = shape.align ?? 'left';
       g.fillStyle = shape.fill;
       g.fillText(shape.text, shape.x, shape.y);
+      continue;
+    }
+    if (shape.is === 'squares') {
+      const { at, side } = shape;
+      g.fillStyle = shape.fill;
+      for (let i = 0; i < at.length; i += 2) g.fillRect(at[i]!, at[i + 1]!, side, side);
       continue;
     }
     if (shape.is === 'rect' && !shape.r && !shape.turn && !shape.stroke) {
@@ -98,6 +113,11 @@ export function asSvg(shapes: readonly Shape[], w: number, h: number, title: str
       own.push(['x', short(shape.x)], ['y', short(shape.y)], ['font-size', short(shape.size)], ['fill', shape.fill], ['font-weight', shape.bold ? 600 : undefined],
         ['text-anchor', shape.align === 'right' ? 'end' : shape.align === 'center' ? 'middle' : undefined], ['opacity', shape.alpha]);
       return `<text${written(own)}>${escaped(shape.text)}</text>`;
+    }
+    if (shape.is === 'squares') {
+      const { at, side, fill } = shape, square = `h${short(side)}v${short(side)}h${short(-side)}z`, d: string[] = [];
+      for (let i = 0; i < at.length; i += 2) d.push(`M${short(at[i]!)} ${short(at[i + 1]!)}${square}`);
+      return `<path${written([['d', d.join('')], ['fill', fill]])}/>`;
     }
     const drawn: typeof own = [['fill', shape.fill ?? 'none'], ['stroke', shape.stroke], ['stroke-width', shape.stroke && short(shape.line ?? 1)],
       ['stroke-dasharray', shape.dash?.join(' ')], ['opacity', shape.alpha]];

@@ -13,19 +13,28 @@ export const placeOf = (id: Id): [page: number, index: number] => [Math.floor(id
 
 export const holderOf = (letter: string): Holder => (letter === 'u' ? 'program' : letter === 'd' ? 'depot' : letter === '.' ? 'slab' : 'cpu');
 
+/** An object of a cache. */
+export interface Place {
+  cache: number;
+  page: number;
+  index: number;
+}
+
 /** A row of places for pointers: a magazine, a sheaf, an array. */
 export interface Tray {
   name: string;
   room: number;
   /** The pointers, the next to be handed out last. */
   ids: Id[];
+  /** Several magazines as one bar: how many they are. */
+  bar?: number;
 }
 
 /** Seats that stay the same from moment to moment. */
 export interface Seats {
   /** Of slabs, by first page. */
   slabs: ReadonlyMap<number, number>;
-  /** Of pointers that the program has: the CPU that allocated it, and a place among the pointers of that CPU. */
+  /** Of pointers that the program has, if all of them are known: the CPU that allocated it, and a place among the pointers of that CPU. */
   program: ReadonlyMap<Id, readonly [cpu: number, seat: number]>;
 }
 
@@ -82,10 +91,10 @@ function programSeats({ slabs, cpus, cache }: ShownCache, steps: readonly Step[]
     }
   }
   const step = steps.findLast(({ cache: own, what }) => own === cache && what === 'alloc');
+  // Who allocated the others is not known: they are not shown one by one.
+  if (fresh.length > 1 || fresh.length && !step) return new Map();
   for (const id of fresh) {
-    const cpu = step?.cpu ?? id % Math.max(cpus.length, 1);
-    const seat = lowest(taken[cpu] ?? new Set());
-    taken[cpu]?.add(seat);
+    const cpu = step!.cpu, seat = lowest(taken[cpu] ?? new Set());
     program.set(id, [cpu, seat]);
   }
   return program;
@@ -97,17 +106,18 @@ export function momentOf(view: View, cache: number, map: Uint8Array, before?: Mo
   return { view, shown, map, seats: seated(shown, view.steps, before?.seats) };
 }
 
-/** A CPU's levels as trays. A stack is cut into magazines, from its bottom. */
+/** A CPU's levels as trays. A stack is cut into magazines, from its bottom; those below the loaded and the previous one are a bar. */
 export function traysOf(levels: readonly Level[], capacity: number): Tray[] {
   return levels.flatMap(({ name, room, places }) => {
     const ids = places.map(([page, index]) => idOf(page, index));
     if (name !== 'stack' || !capacity || room <= capacity) return [{ name: name === 'stack' ? 'magazine' : name, room, ids }];
-    const trays = Array.from({ length: Math.ceil(room / capacity) }, (_, i) => ({ name: '', room: capacity, ids: ids.slice(i * capacity, (i + 1) * capacity) }));
-    const loaded = Math.max(trays.findLastIndex(({ ids }) => ids.length), 0);
-    trays[loaded]!.name = 'loaded';
-    const previous = trays[loaded - 1] ?? (trays.length === 2 ? trays[1] : undefined);
-    if (previous) previous.name = 'previous';
-    return trays;
+    const loaded = Math.max(Math.ceil(ids.length / capacity) - 1, 0), all = Math.ceil(room / capacity);
+    // Each magazine keeps its row, so that it does not move when it becomes the previous one.
+    const rows = [0, 1].map((row): Tray => {
+      const at = loaded % 2 === row ? loaded : loaded - 1;
+      return { name: at === loaded ? 'loaded' : 'previous', room: capacity, ids: at < 0 ? [] : ids.slice(at * capacity, (at + 1) * capacity) };
+    });
+    return all > 2 ? [{ name: 'more', room: room - 2 * capacity, ids: ids.slice(0, Math.max(loaded - 1, 0) * capacity), bar: all - 2 }, ...rows] : rows;
   });
 }
 

@@ -43,10 +43,26 @@ function chip(c: Colours, x: number, y: number, r: number, from: Holder, to: Hol
   return { is: 'rect', x: x - half, y: y - half, w: 2 * half, h: 2 * half, r: half * mix(ROUND), turn: mix(TURN), fill: blended(colourOf(c, from), colourOf(c, to), t), ...(rim && { stroke: c.card, line: 1 }) };
 }
 
+/** Pixels below which a cell has its colour only; how much of its colour a free one has. */
+const SMALL = 6, FAINT = 0.3;
+
+/** The cells of slabs that are too small for shapes. */
+function smallCells(c: Colours, tiles: readonly Tile[]): Shape[] {
+  const at: Record<Holder, number[]> = { program: [], cpu: [], depot: [], slab: [] };
+  for (const { x, y, pitch, columns, objects } of tiles) {
+    for (let index = 0; index < objects.length; index++) {
+      const letter = objects[index]!, own = letter === 'u' ? at.program : letter === '.' ? at.slab : letter === 'd' ? at.depot : at.cpu;
+      own.push(x + index % columns * pitch, y + Math.floor(index / columns) * pitch);
+    }
+  }
+  const side = tiles[0] ? cellOf(tiles[0], 0).w : 0;
+  return (['slab', 'program', 'cpu', 'depot'] as const).map((holder) => ({ is: 'squares', at: at[holder], side, fill: holder === 'slab' ? blended(c.card, c.free, FAINT) : colourOf(c, holder) }));
+}
+
 /** An object: who has its pointer. */
 function cell(c: Colours, { x, y, w, h }: Box, letter: string, cpu: number | null): Shape[] {
   const holder = holderOf(letter), colour = colourOf(c, holder);
-  if (w < 6) return holder === 'slab' ? [{ is: 'rect', x, y, w, h, fill: blended(c.card, c.free, 0.3) }] : [{ is: 'rect', x, y, w, h, fill: colour }];
+  if (w < SMALL) return [{ is: 'rect', x, y, w, h, fill: holder === 'slab' ? blended(c.card, c.free, FAINT) : colour }];
   const r = w * 0.2;
   if (holder === 'program') return [{ is: 'rect', x, y, w, h, r, fill: colour }];
   if (holder === 'slab') return [{ is: 'rect', x: x + 0.75, y: y + 0.75, w: w - 1.5, h: h - 1.5, r, stroke: c.free, line: 1.5, fill: c.card }];
@@ -63,7 +79,7 @@ function tray(c: Colours, own: TrayPlan, colour: string, scale: number): Shape[]
   const { box, pitch, ids, room, name, label } = own;
   if (!pitch) {
     return [{ is: 'rect', ...box, r: 3, fill: c.soft, stroke: c.line, line: 1 }, ...(ids.length ? [{ is: 'rect', ...box, w: Math.max(box.w * ids.length / room, 3), r: 3, fill: colour } as Shape] : []),
-      ...(box.h >= 13 ? [{ is: 'text', x: box.x + box.w - 5, y: box.y + box.h / 2 + 4, text: `${grouped(ids.length)} of ${grouped(room)}`, size: 11, fill: c.ink, align: 'right' } as Shape] : [])];
+      ...(box.h >= 13 ? [{ is: 'text', x: box.x + box.w - 5, y: box.y + box.h / 2 + 4, text: `${grouped(ids.length)} of ${grouped(room)}${own.bar && box.w > 200 ? ` in ${grouped(own.bar)}${name === 'more' ? ' more' : ''} magazines` : ''}`, size: 11, fill: ids.length > room * 0.5 ? c.card : c.ink, align: 'right' } as Shape] : [])];
   }
   const shapes: Shape[] = [{ is: 'rect', ...box, r: Math.min(pitch * 0.5, 12), fill: c.card, stroke: name === 'loaded' ? c.quiet : c.line, line: name === 'loaded' ? 1.5 : 1 }];
   if (pitch > 6) {
@@ -72,7 +88,7 @@ function tray(c: Colours, own: TrayPlan, colour: string, scale: number): Shape[]
       shapes.push({ is: 'rect', x: x - half, y: y - half, w: 2 * half, h: 2 * half, r: half, stroke: c.line, line: 1 });
     }
   }
-  if (label && name) shapes.push({ is: 'text', x: box.x - 8, y: box.y + box.h / 2 + 4 * scale, text: name, size: 12 * scale, fill: c.quiet, align: 'right' });
+  if (label && name) shapes.push({ is: 'text', x: box.x - 8, y: box.y + box.h / 2 + 4 * scale, text: name, size: 12 * (0.7 + 0.3 * scale), fill: c.quiet, align: 'right' });
   return shapes;
 }
 
@@ -132,11 +148,11 @@ export function still(c: Colours, plan: Plan, apart: Apart, acting: readonly num
       shapes.push({ is: 'path', d: `M${x} ${y + h + 7}H${x + w}`, stroke: c.line, dash: [2, 4] });
     }
     shapes.push({ is: 'rect', ...own.box, r: 10, fill: c.soft, ...(acts && { stroke: c.ink, line: 2 }) });
-    const size = (cpus.length > 8 ? 11 : small ? 13 : 15) * scale, y = own.box.y + (cpus.length > 8 ? 11 : small ? 15 : 23) * scale, x = own.box.x + (small ? 6 : 12);
+    const size = (cpus.length > 8 ? 11 : small ? 12 : 15) * scale, y = own.box.y + (cpus.length > 8 ? 11 : small ? 15 : 23) * scale, x = own.box.x + (small ? 6 : 12);
     shapes.push({ is: 'text', x, y, text: small && own.box.w < 50 ? String(cpu) : `CPU ${cpu}`, size, bold: true, fill: c.ink });
-    if (own.room && own.box.w >= 78) {
-      const said = small ? `${grouped(own.ids)}/${grouped(own.room)}` : `${grouped(own.ids)} of ${grouped(own.room)}`;
-      shapes.push({ is: 'text', x: small ? own.box.x + own.box.w - 6 : x + 62 * scale, y, text: said, size: (small ? 11 : 13) * scale, fill: c.quiet, align: small ? 'right' : 'left' });
+    if (own.room && own.box.w >= 78 && (small || !plan.hands || own.alloc.x - x > 118 * scale)) {
+      const said = small ? `${grouped(own.ids)}${own.box.w > 140 ? ` of ${grouped(own.room)}` : own.room < 100 ? `/${grouped(own.room)}` : ''}` : `${grouped(own.ids)} of ${grouped(own.room)}${own.room > 32 ? ' pointers' : ''}`;
+      shapes.push({ is: 'text', x: small ? own.box.x + own.box.w - 6 : x + 62 * scale, y, text: said, size: (small ? 10.5 : 13) * scale, fill: c.quiet, align: small ? 'right' : 'left' });
     }
     for (const one of own.trays) shapes.push(...tray(c, one, c.cached, scale));
     if (own.over) shapes.push({ is: 'text', x: own.program.x + own.program.w, y: own.program.y + 10, text: `+${grouped(own.over)}`, size: 11 * scale, fill: c.quiet, align: 'right' });
@@ -146,21 +162,36 @@ export function still(c: Colours, plan: Plan, apart: Apart, acting: readonly num
     for (const one of depot.trays) shapes.push(...tray(c, one, c.depot, scale));
     const full = depot.trays.filter(({ ids }) => ids.length).length, { x, y, w, h } = depot.box, last = depot.trays.at(-1)?.box;
     const free = last ? x + w - last.x - last.w : w;
-    if (locks.depot) shapes.push(...(free > 160 * scale ? lock(c, x + w - 136 * scale, y + h / 2 + 3, scale, by) : lock(c, x + w - 128 * scale, y - 7 * scale, scale, by)));
-    else if (!full && !narrow) shapes.push({ is: 'text', x: x + w - 14, y: y + h / 2 + 4, text: 'empty', size: 13 * scale, fill: c.quiet, align: 'right' });
+    if (locks.depot) shapes.push(...(free > 160 * scale ? lock(c, x + w - 150 * scale, y + h / 2 + 3, scale, by) : lock(c, x + w - 128 * scale, y - 7 * scale, scale, by)));
+    else if (!full && !narrow && free > 80 * scale) shapes.push({ is: 'text', x: x + w - 14, y: y + h / 2 + 4, text: 'empty', size: 13 * scale, fill: c.quiet, align: 'right' });
   }
   if (locks.slabs && !narrow) shapes.push(...lock(c, 18, slabs.y + Math.min(slabs.h / 2, 44 * scale) + 38 * scale, scale, by.replace('locked by ', 'lock: ')));
   else if (locks.slabs) shapes.push(...lock(c, slabs.x + slabs.w - 128 * scale, slabs.y - 6 * scale, scale, by));
   if (!tiles.size) shapes.push({ is: 'text', x: slabs.x + 8, y: slabs.y + 26, text: 'no slab yet', size: 13 * scale, fill: c.quiet });
+  if (plan.uncounted) {
+    const { x, y, w, h } = lanes[0]!.box;
+    shapes.push({ is: 'text', x: x + w / 2, y: y + h / 2 + 6 * scale, text: `${grouped(plan.uncounted)} pointers`, size: 17 * scale, bold: true, fill: c.used, align: 'center' });
+  }
   if (hidden) shapes.push({ is: 'text', x: slabs.x + slabs.w, y: slabs.y - 4, text: `${grouped(hidden)} more slabs are not drawn`, size: 12 * scale, fill: c.quiet, align: 'right' });
   if (pages) {
-    for (const { x, y, w, h, is } of pages.cells) {
+    for (const { x, y, w, h, is, parts } of pages.cells) {
+      if (parts) {
+        shapes.push({ is: 'rect', x: x + 0.5, y, w: Math.max(w - 1, 1), h, fill: c.soft });
+        let foot = y + h;
+        parts.forEach((part, i) => {
+          const high = part * h;
+          if (high >= 0.25) shapes.push({ is: 'rect', x: x + 0.5, y: foot -= high, w: Math.max(w - 1, 1), h: high, fill: i === 0 ? c['page-slab'] : i === 1 ? c['page-other'] : blended(c.card, c['page-cpu'], 0.34) });
+        });
+        continue;
+      }
       const side = w * 0.78, at = { x: x + w * 0.11, y: y + h * 0.11, w: side, h: side, r: side * 0.15 };
       shapes.push(is === 2 ? { is: 'rect', ...at, fill: c['page-slab'] } : is === 0 ? { is: 'rect', ...at, stroke: c.line, line: 1 }
         : { is: 'rect', ...at, fill: blended(c.card, is === 1 ? c['page-cpu'] : c['page-other'], is === 1 ? 0.34 : 1) });
     }
   }
-  for (const own of tiles.values()) if (!apart.tiles.has(own.page)) shapes.push(...tile(c, own, scale));
+  const shown = [...tiles.values()].filter(({ page }) => !apart.tiles.has(page));
+  if (shown[0] && !shown[0].head && cellOf(shown[0], 0).w < SMALL) shapes.push(...smallCells(c, shown));
+  else for (const own of shown) shapes.push(...tile(c, own, scale));
   for (const [id, { x, y, r, holder }] of chips) if (!apart.chips.has(id)) shapes.push(chip(c, x, y, r, holder, holder, 0));
   return shapes;
 }
@@ -247,6 +278,7 @@ export function legend(c: Colours, { legend: { x, y, w }, scale, narrow, depot, 
     item(means.replace('depot', depotName || 'depot'), (x, y) => (holder === 'slab' ? cell(c, { x, y: y - side + 2, w: side, h: side }, '.', null) : [chip(c, x + side / 2, y - side / 2 + 2, side / 2, holder, holder, 0)]));
   }
   if (pages) {
+    if (pages.cells[0]?.parts) item('page of other users', (x, y) => [{ is: 'rect', x, y: y - side + 2, w: side, h: side, r: 2, fill: c['page-other'] }]);
     item('page of a slab', (x, y) => [{ is: 'rect', x, y: y - side + 2, w: side, h: side, r: 2, fill: c['page-slab'] }]);
     item('page that a CPU keeps', (x, y) => [{ is: 'rect', x, y: y - side + 2, w: side, h: side, r: 2, fill: blended(c.card, c['page-cpu'], 0.34) }]);
   }

@@ -58,8 +58,10 @@ export interface Tile {
   pages: Box | null;
 }
 
+/** A page, or a part of memory: how much of it is in slabs, with others, and kept by CPUs. */
 export interface PageCell extends Box {
   is: number;
+  parts?: readonly [slabs: number, others: number, cpus: number];
 }
 
 export interface Lane {
@@ -74,6 +76,7 @@ export interface Plan {
   /** How much larger texts are. */
   scale: number;
   narrow: boolean;
+  hands: boolean;
   lanes: Lane[];
   cpus: CpuPlan[];
   depot: { box: Box; trays: TrayPlan[]; name: string } | null;
@@ -83,8 +86,9 @@ export interface Plan {
   hidden: number;
   pages: { box: Box; cells: PageCell[]; first: number } | null;
   chips: Map<Id, Chip>;
-  /** Objects that the program has, and that are not drawn one by one. */
+  /** Where the pointers of the program are that are not drawn one by one; how many there are. */
   outlet: Chip;
+  uncounted: number;
   legend: Box;
 }
 
@@ -154,6 +158,12 @@ const PAD = 4, GAP = 8;
 /** Trays in rows in a box, with as much from one pointer to the next as fits. The first one is the lowest. */
 function placed(trays: readonly Tray[], rooms: readonly number[], box: Box, most: number, label: number): TrayPlan[] {
   const own = trays.map((tray, i) => ({ ...tray, room: Math.max(tray.room, rooms[i] ?? 0) })).filter(({ room }) => room);
+  const bars = own.filter(({ bar }) => bar);
+  if (bars.length && bars.length < own.length) {
+    const high = Math.min(17, box.h / 4), above = { ...box, h: box.h - bars.length * (high + 5) };
+    return [...bars.map((tray, i) => ({ ...tray, box: { x: box.x, y: above.y + above.h + 5 + i * (high + 5), w: box.w, h: high }, columns: 1, pitch: 0, label: 0 })),
+      ...placed(own.filter(({ bar }) => !bar), [], above, most, label)];
+  }
   if (!own.length) return [];
   const wide = box.w - label, widest = Math.max(...own.map(({ room }) => room));
   let best: TrayPlan[] | null = null, score = 0;
@@ -184,7 +194,11 @@ function placed(trays: readonly Tray[], rooms: readonly number[], box: Box, most
     if (across < 4) break;
   }
   if (best) return best;
-  const gap = 2, high = Math.max((box.h + gap) / own.length - gap, 1);
+  const gap = 2, high = (box.h + gap) / own.length - gap;
+  if (high < 5) {
+    const ids = own.flatMap(({ ids }) => ids), room = own.reduce((sum, { room }) => sum + room, 0), thick = Math.min(box.h, 24);
+    return [{ name: 'all', room, ids, bar: own.length, box: { x: box.x, y: box.y + (box.h - thick) / 2, w: box.w, h: thick }, columns: 1, pitch: 0, label: 0 }];
+  }
   return own.map((tray, i) => ({ ...tray, box: { x: box.x, y: box.y + (own.length - 1 - i) * (high + gap), w: box.w, h: high }, columns: 1, pitch: 0, label: 0 }));
 }
 
@@ -213,6 +227,16 @@ function tiles({ slabs, objects }: Extent, box: Box, most: number, head: number)
   return { pitch: 1, columns, w, h, gap: 1, edge: 0, head: 0, across: Math.max(1, Math.floor(box.w / (w + 1))), down: Math.max(1, Math.floor(box.h / (h + 1))) };
 }
 
+/** Memory in parts, each with its shares. */
+function inParts(map: Uint8Array, box: Box, parts: number, high: number): PageCell[] {
+  return Array.from({ length: parts }, (_, i) => {
+    const [from, to] = [Math.floor(i * map.length / parts), Math.floor((i + 1) * map.length / parts)], counts = [0, 0, 0, 0];
+    for (let page = from; page < to; page++) counts[map[page]!]!++;
+    const all = Math.max(to - from, 1), w = box.w / parts;
+    return { x: box.x + i * w, y: box.y, w, h: high, is: 0, parts: [counts[2]! / all, counts[3]! / all, counts[1]! / all] };
+  });
+}
+
 export const cellOf = (tile: Tile, index: number): Box => ({
   x: tile.x + index % tile.columns * tile.pitch, y: tile.y + Math.floor(index / tile.columns) * tile.pitch, w: tile.pitch * (tile.pitch > 5 ? 0.86 : 0.8), h: tile.pitch * (tile.pitch > 5 ? 0.86 : 0.8),
 });
@@ -232,16 +256,16 @@ export function plan(moment: Moment, extent: Extent, { w, h, scale, depot, hands
   const left = edge + gutter, wide = w - left - edge;
   const foot = bare ? 0 : (narrow ? 34 : 20) * scale, legend: Box = { x: edge, y: h - edge / 2 - foot, w: w - 2 * edge, h: foot };
   const [first, count] = extent.pages;
-  const strip = count > 0 && count <= MOST_PAGES;
-  const acrossPages = strip ? Math.min(count, narrow ? 64 : Math.max(Math.ceil(count / 128) * 64, 64)) : 1;
-  const pageSide = Math.min(wide / acrossPages, 16), pageRows = strip ? Math.ceil(count / acrossPages) : 0;
+  const whole = count > MOST_PAGES, strip = count > 0 && !whole, across0 = narrow ? 64 : 128;
+  const acrossPages = whole ? across0 : strip ? Math.min(count, narrow ? 64 : Math.max(Math.ceil(count / 128) * 64, 64)) : 1;
+  const pageSide = whole ? wide / acrossPages : Math.min(wide / acrossPages, 16), pageRows = strip ? Math.ceil(count / acrossPages) : 0, bars = (narrow ? 16 : 30) * scale;
   const parts: [name: string, note: string, share: number][] = [
     ['program', 'objects in use', narrow ? 0.11 : 0.13],
     ['CPUs', depot === 'depot' ? 'magazines, no lock' : extent.rooms.length ? 'own pointers' : 'hold no pointers', narrow ? 0.33 : 0.27],
     ...(depot ? [[depot, 'shared, one lock', narrow ? 0.17 : 0.14] as [string, string, number]] : []),
     ['slabs', counts?.size ? `${counts.per_slab} objects of ${grouped(counts.size)} B` : 'blocks of objects', narrow ? 0.36 : 0.4],
   ];
-  const pagesHigh = strip ? Math.max(pageRows * pageSide + head + 2, narrow ? 0 : 40 * scale) : 0;
+  const pagesHigh = whole ? bars + head + (narrow ? 2 : 10) : strip ? Math.max(pageRows * pageSide + head + 2, narrow ? 0 : 40 * scale) : 0;
   const room = legend.y - edge - pagesHigh - gap * parts.length, shares = parts.reduce((sum, [, , share]) => sum + share, 0);
   let y = edge;
   const lanes: Lane[] = parts.map(([name, note, share]) => {
@@ -250,7 +274,7 @@ export function plan(moment: Moment, extent: Extent, { w, h, scale, depot, hands
     y += high + gap;
     return { name, note, box };
   });
-  if (strip) lanes.push({ name: 'pages', note: 'of 4 KiB', box: { x: left, y: y + head, w: wide, h: pagesHigh - head } });
+  if (strip || whole) lanes.push({ name: 'pages', note: whole ? `${grouped(map.length)} of 4 KiB` : 'of 4 KiB', box: { x: left, y: y + head, w: wide, h: pagesHigh - head } });
   const [top, middle] = [lanes[0]!.box, lanes[1]!.box], below = depot ? lanes[2]!.box : null, bottom = lanes[depot ? 3 : 2]!.box;
   const chips = new Map<Id, Chip>();
 
@@ -263,8 +287,8 @@ export function plan(moment: Moment, extent: Extent, { w, h, scale, depot, hands
     const inset = small ? 4 : 12, name = (extent.cpus > 8 ? 14 : small ? 20 : 34) * scale, under = hands && small ? touch + 2 : 0;
     const area = { x: box.x + inset, y: box.y + name, w: box.w - 2 * inset, h: box.h - name - under - (small ? 3 : 8) };
     const own = traysOf(shown?.cpus[cpu] ?? [], capacity);
-    const label = Math.max(...own.map(({ name }) => name.length), 0) * 7.4 + 12;
-    const trays = placed(own, extent.rooms, area, 30 * Math.min(scale, 1.3), small || extent.rooms.length > 3 ? 0 : label * scale);
+    const label = Math.max(...own.map(({ name, bar }) => (bar ? 0 : name.length)), 0) * 7.4 + 12;
+    const trays = placed(own, extent.rooms, area, 30 * Math.min(scale, 1.3), small || extent.rooms.length > 3 ? 0 : label * (0.7 + 0.3 * scale));
     for (const tray of trays) {
       if (tray.pitch) tray.ids.forEach((id, i) => chips.set(id, { ...slot(tray, i), holder: 'cpu', place: `cpu ${cpu}` }));
     }
@@ -290,15 +314,16 @@ export function plan(moment: Moment, extent: Extent, { w, h, scale, depot, hands
 
   // --- what CPUs share ---
   const shared = (shown?.shared ?? []).flat().map(({ name, room, places }) => ({ name, room, ids: places.map(([page, index]) => idOf(page, index)) })).reverse();
-  const seatsShared = Math.max(extent.trays, extent.room ? 4 : 0, shared.length);
-  const all = Array.from({ length: seatsShared }, (_, i) => shared[i] ?? { name: '', room: extent.room, ids: [] });
+  const seatsShared = Math.max(extent.trays, shared.length);
+  const all = Array.from({ length: seatsShared }, (_, i) => shared[i] ?? { name: '', room: extent.room || capacity, ids: [] });
   const inset = narrow ? 4 : 10;
   const depotTrays = below ? placed([...all].reverse(), [], { x: below.x + inset, y: below.y + inset, w: below.w - 2 * inset, h: below.h - 2 * inset }, Math.min(cpus[0]?.trays[0]?.pitch || 30, 30), 0).reverse() : [];
   for (const tray of depotTrays) if (tray.pitch) tray.ids.forEach((id, i) => chips.set(id, { ...slot(tray, i), holder: 'depot', place: 'depot' }));
 
   // --- slabs, each above its pages ---
-  const cells: PageCell[] = [], strips = strip ? lanes.at(-1)!.box : null;
-  if (strips) {
+  const cells: PageCell[] = [], strips = strip || whole ? lanes.at(-1)!.box : null;
+  if (strips && whole) cells.push(...inParts(map, strips, acrossPages, bars));
+  else if (strips) {
     for (let i = 0; i < count; i++) {
       cells.push({ x: strips.x + i % acrossPages * pageSide, y: strips.y + Math.floor(i / acrossPages) * pageSide, w: pageSide, h: pageSide, is: map[first + i] ?? 0 });
     }
@@ -314,16 +339,17 @@ export function plan(moment: Moment, extent: Extent, { w, h, scale, depot, hands
       continue;
     }
     const box = { x: bottom.x + place % perRow * (tileWide + apart), y: bottom.y + row * (tileHigh + apart), w: tileWide, h: tileHigh };
-    for (let own = 0; own < 1 << (counts?.order ?? 0); own++) if (cells[page - first + own]) cells[page - first + own]!.is = 2;
-    const from = cells[page - first], to = cells[page - first + (1 << (counts?.order ?? 0)) - 1];
+    if (strip) for (let own = 0; own < 1 << (counts?.order ?? 0); own++) if (cells[page - first + own]) cells[page - first + own]!.is = 2;
+    const bucket = Math.floor(page * acrossPages / Math.max(map.length, 1)), from = whole ? cells[bucket] : cells[page - first], to = whole ? from : cells[page - first + (1 << (counts?.order ?? 0)) - 1];
     found.set(page, {
       page, seat: place, box, x: box.x + rim + pitch * 0.07, y: box.y + rim + headed + pitch * 0.07, pitch, columns: cellColumns, head: headed, objects, list,
       pages: from && to && to.y === from.y ? { x: from.x, y: from.y, w: to.x + to.w - from.x, h: from.h } : from ? { ...from } : null,
     });
   }
   return {
-    w, h, scale, narrow, lanes, cpus, depot: below && { box: below, trays: depotTrays, name: depot }, slabs: bottom, tiles: found, hidden,
+    w, h, scale, narrow, hands, lanes, cpus, depot: below && { box: below, trays: depotTrays, name: depot }, slabs: bottom, tiles: found, hidden,
     pages: strips && { box: strips, cells, first }, chips, legend,
+    uncounted: seats.program.size ? 0 : counts?.used ?? 0,
     outlet: { x: left + wide / 2, y: top.y, r: 3, holder: 'program', place: 'program' },
   };
 }

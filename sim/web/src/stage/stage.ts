@@ -31,6 +31,8 @@ export interface Options {
 
 /** Objects up to which each is an element. */
 const MOST_ELEMENTS = 600;
+/** Slabs that are told in words one by one. */
+const MOST_SAID = 40;
 /** Pixels of a standstill that count as a touch of what is near. */
 const NEAR = 5;
 
@@ -50,6 +52,7 @@ export class Stage {
   private readonly buttons: [HTMLButtonElement, HTMLButtonElement][] = [];
   private readonly depot: string;
   private readonly number = stages++;
+  private readonly empty: Extent;
   private extent: Extent;
   private moment: Moment | null = null;
   private before: Moment | null = null;
@@ -67,7 +70,7 @@ export class Stage {
   constructor(private readonly options: Options) {
     const { design, cpus, hands } = options;
     this.depot = SHARED[design.split(':')[0]!] ?? 'depot';
-    this.extent = { ...NOTHING, cpus, trays: this.depot === 'depot' ? 4 : 0 };
+    this.extent = this.empty = { ...NOTHING, cpus, trays: this.depot === 'depot' ? 4 : 0 };
     for (const canvas of [this.back, this.front]) canvas.ariaHidden = 'true';
     this.objects.role = 'listbox';
     this.objects.tabIndex = 0;
@@ -97,13 +100,22 @@ export class Stage {
     this.extent = moments.reduce(extended, this.extent);
   }
 
+  /** The next moment needs no room for others: what it looks like follows from it alone. */
+  forget(): void {
+    this.extent = this.empty;
+  }
+
+  /** Puts a ring around an object. */
   mark(page: number | null, index = 0): void {
-    this.marked = page === null ? null : idOf(page, index);
-    this.draw();
+    const marked = page === null ? null : idOf(page, index);
+    if (marked === this.marked) return;
+    this.marked = marked;
+    if (!this.frame) this.draw();
   }
 
   /** Shows a moment; how it came from the one before, if that is known. Returns the milliseconds that it moves. */
   show(moment: Moment, before: Moment | null, moves: boolean): number {
+    if (before) this.extent = extended(this.extent, before);
     this.extent = extended(this.extent, moment);
     [this.moment, this.before] = [moment, before];
     this.arrange();
@@ -121,6 +133,7 @@ export class Stage {
   /** The colours or the size changed. */
   redraw(): void {
     this.arrange();
+    this.mirror();
     this.draw();
   }
 
@@ -303,22 +316,22 @@ export class Stage {
   private mirror(): void {
     const { moment, plans } = this;
     if (!moment || !plans) return;
-    const after = plans[1], count = (objects: string, of: Holder) => [...objects].filter((letter) => holderOf(letter) === of).length;
+    const after = plans[1], count = (objects: string, of: Holder) => objects.split('').filter((letter) => holderOf(letter) === of).length;
     const trays = (own: { name: string; ids: Id[]; room: number }[]) => own.map(({ name, ids, room }) => `${name || 'magazine'} ${ids.length} of ${room}`).join(', ') || 'nothing';
     const slabs = [...after.tiles.values()].sort((a, b) => a.seat - b.seat);
     const acting = this.acting(), item = (text: string, acts = false) => made('li', { ariaCurrent: acts ? 'true' : null }, text);
     this.twin.replaceChildren(made('ul', { ariaLabel: 'CPUs' }, ...after.cpus.map(({ trays: own }, cpu) => item(`CPU ${cpu}: ${trays(own)}`, acting.includes(cpu)))),
       ...(after.depot ? [made('p', {}, `${after.depot.name}: ${trays(after.depot.trays.filter(({ ids }) => ids.length))}`)] : []),
-      made('ul', { ariaLabel: 'Slabs' }, ...slabs.slice(0, 200).map(({ page, objects }) => item(
+      made('ul', { ariaLabel: 'Slabs' }, ...slabs.slice(0, MOST_SAID).map(({ page, objects }) => item(
         `slab at page ${page}: ${count(objects, 'program')} in use, ${count(objects, 'cpu')} held by CPUs, ${count(objects, 'depot')} in the depot, ${count(objects, 'slab')} free in it`))),
       made('p', {}, noun(slabs.length + after.hidden, 'slab')));
-    const ids = this.ids();
-    this.objects.replaceChildren(...(ids.length <= MOST_ELEMENTS ? ids : []).map((id) => {
+    const ids = this.drawn <= MOST_ELEMENTS ? this.ids() : [];
+    this.objects.replaceChildren(...ids.map((id) => {
       const option = made('span', { id: this.element(id), role: 'option', className: 'unseen' }, this.objectSaid(id));
       option.ariaSelected = String(id === this.cursor);
       return option;
     }));
-    this.objects.tabIndex = ids.length && ids.length <= MOST_ELEMENTS ? 0 : -1;
+    this.objects.tabIndex = ids.length ? 0 : -1;
     this.objects.hidden = this.objects.tabIndex < 0;
   }
 }
