@@ -265,6 +265,30 @@ await drive('front', async (openFile) => {
     }
   }
   {
+    // The same link is the same image, byte for byte: a drawing, pixels, and what the last operation moved.
+    const images = [], moment = '#start&at=111';
+    for (let i = 0; i < 2; i++) {
+      const own = await open(moment);
+      await own.waitForFunction(() => window.uslab.stage()?.drawn > 0);
+      images.push(await own.evaluate(async () => {
+        const stage = window.uslab.stage(), blobs = [new Blob([stage.svg('A sentence.')]), await stage.png('A sentence.'), await stage.film('A sentence.')];
+        return Promise.all(blobs.map(async (blob) => [blob.size, Array.from(new Uint8Array(await crypto.subtle.digest('SHA-256', await blob.arrayBuffer()))).join()]));
+      }));
+      await own.context().close();
+    }
+    assert.deepEqual(images[0], images[1]);
+    assert(images[0].every(([bytes]) => bytes > 10_000 && bytes < 1_000_000), `${images[0].map(([bytes]) => bytes)}`);
+  }
+  {
+    // A lecturer's screen: it fills the window, and its type is larger.
+    const own = await open('#start&at=111');
+    await own.keyboard.press('p');
+    assert(await own.evaluate(() => document.querySelector('.lecture') && window.uslab.stage().scale > 1));
+    await own.keyboard.press('p');
+    assert(await own.evaluate(() => !document.querySelector('.lecture') && window.uslab.stage().scale === 1));
+    await own.context().close();
+  }
+  {
     // Without motion it is the same story, in steps.
     const own = await open('', { reducedMotion: 'reduce' });
     await own.waitForFunction(() => window.uslab.view().view.steps.some(({ path }) => path === 'pages'), null, { timeout: 60_000 });

@@ -51,7 +51,8 @@ export class Player {
     this.bar = made('div', { className: 'bar hold' }, this.stepper.root, made('label', { className: 'speed' }, 'speed ', this.speed),
       made('details', { className: 'menu' }, made('summary', {}, 'share'), made('div', {},
         button('copy link', 'The link keeps the moment, the design and the script (l)', () => this.copy()), button('save PNG', 'The stage as an image', () => void this.save('png')),
-        button('save SVG', 'The stage as a drawing', () => void this.save('svg')), this.copied)),
+        button('save SVG', 'The stage as a drawing', () => void this.save('svg')),
+        button('save animated PNG', 'What the last operation moved', () => void this.save('apng')), this.copied)),
       full);
     document.addEventListener('fullscreenchange', this.left);
     this.root = made('div', { className: 'player' }, this.place, this.said, this.problem, this.bar);
@@ -170,10 +171,10 @@ export class Player {
   private copy(): void {
     navigator.clipboard.writeText(location.href).then(() => (this.copied.textContent = 'copied'), () => (this.copied.textContent = 'this browser does not let a page copy'));
   }
-  private async save(as: 'png' | 'svg'): Promise<void> {
-    const { stage, sentence } = this, file = `uslab-${this.options.name}-${this.at}.${as}`;
+  private async save(as: 'png' | 'svg' | 'apng'): Promise<void> {
+    const { stage, sentence } = this, file = `uslab-${this.options.name}-${this.at}.${as === 'apng' ? 'animated.png' : as}`;
     if (!stage) return;
-    const blob = as === 'svg' ? new Blob([stage.svg(sentence)], { type: 'image/svg+xml' }) : await stage.png(sentence);
+    const blob = as === 'svg' ? new Blob([stage.svg(sentence)], { type: 'image/svg+xml' }) : as === 'png' ? await stage.png(sentence) : await stage.film(sentence);
     if (blob) downloadBlob(file, blob);
   }
   /** Fills the screen, with large type; or no longer. */

@@ -254,6 +254,7 @@ class Page {
     this.sides = runs.map((run) => {
       const stage = new Stage({ design: run.choice.design, cpus: run.about.cpus, follow: (page, index) => this.follow({ cache: this.chosen, page, index }, run) });
       const pages = new PagesBelow(() => run.view(this.at, run.about.caches.map((_, cache) => cache)));
+      pages.root.ariaLabel = `Pages, ${run.name}`;
       const root = made('article', { className: 'side' }, made('h2', { className: 'design' }), stage.root);
       root.setAttribute('aria-label', `Design ${run.name}`);
       return { run, root, stage, pages, view: run.view(0, this.shown), moment: null };

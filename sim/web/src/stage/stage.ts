@@ -3,6 +3,7 @@
 
 import './stage.css';
 import { colours, grouped, made, noun } from '../draw.ts';
+import { apng, type Frame } from './apng.ts';
 import { asSvg, onCanvas, type Shape } from './ink.ts';
 import { change, type Change } from './motion.ts';
 import { holderOf, idOf, locksOf, momentOf, placeOf, type Holder, type Id, type Moment } from './moment.ts';
@@ -35,6 +36,9 @@ const MOST_ELEMENTS = 600;
 const MOST_SAID = 40;
 /** Pixels of a standstill that count as a touch of what is near. */
 const NEAR = 5;
+
+/** Pixels below an image for the sentence; milliseconds of an animated image's pictures, and that the last one stays. */
+const CAPTION = 40, EACH = 50, HOLD = 2000;
 
 let stages = 0;
 
@@ -139,15 +143,21 @@ export class Stage {
 
   /** The stage as it stands, with the sentence below it. */
   svg(sentence: string): string {
-    const [w, h] = [this.front.clientWidth, this.front.clientHeight];
-    return asSvg([...this.shapes(), { is: 'rect', x: 0, y: h, w, h: 40, fill: colours.card }, { is: 'text', x: 18, y: h + 24, text: sentence, size: 16, fill: colours.ink }], w, h + 40, sentence);
+    const [w, h] = this.size;
+    return asSvg([...this.shapes(), ...this.caption(sentence)], w, h + CAPTION, sentence);
   }
-  /** The same as a picture of pixels. */
+  /** The same as an image. */
   png(sentence: string): Promise<Blob | null> {
-    const [w, h] = [this.front.clientWidth, this.front.clientHeight], canvas = made('canvas', { width: w * 2, height: (h + 40) * 2 }), g = canvas.getContext('2d')!;
-    g.scale(2, 2);
-    onCanvas(g, [...this.shapes(), { is: 'rect', x: 0, y: h, w, h: 40, fill: colours.card }, { is: 'text', x: 18, y: h + 24, text: sentence, size: 16, fill: colours.ink }]);
+    const { canvas } = this.sheet(2, [...this.shapes(), ...this.caption(sentence)]);
     return new Promise((then) => canvas.toBlob(then));
+  }
+  /** How it came from the moment before, as an animated image. */
+  film(sentence: string): Promise<Blob> {
+    const { change: own, plans } = this, end = this.frameOf([...this.shapes(), ...this.caption(sentence)], HOLD);
+    if (!own || !plans) return apng([end]);
+    const apart = { chips: new Set(own.moves.map(({ id }) => id)), tiles: new Set(own.born) }, base = [...this.stillShapes(apart), ...this.caption(sentence)];
+    const count = Math.max(Math.round(own.ms / EACH), 2);
+    return apng([...Array.from({ length: count }, (_, i) => this.frameOf([...base, ...moving(colours, ...plans, own, i / count)], i ? EACH : HOLD / 2)), end]);
   }
   /** Objects that are drawn; for tests. */
   get drawn(): number {
@@ -156,6 +166,26 @@ export class Stage {
   /** Where an object is drawn, from the stage's corner; for tests. */
   place(page: number, index: number): { x: number; y: number } | null {
     return this.plans && atCell(this.plans[1], idOf(page, index));
+  }
+
+  // --- images ---
+
+  private get size(): [w: number, h: number] {
+    return [this.root.clientWidth, this.root.clientHeight];
+  }
+  private caption(sentence: string): Shape[] {
+    const [w, h] = this.size;
+    return [{ is: 'rect', x: 0, y: h, w, h: CAPTION, fill: colours.card }, { is: 'text', x: 18, y: h + 24, text: sentence, size: 16, fill: colours.ink }];
+  }
+  private sheet(ratio: number, shapes: readonly Shape[]): CanvasRenderingContext2D {
+    const [w, h] = this.size, g = made('canvas', { width: w * ratio, height: (h + CAPTION) * ratio }).getContext('2d')!;
+    g.scale(ratio, ratio);
+    onCanvas(g, shapes);
+    return g;
+  }
+  private frameOf(shapes: readonly Shape[], ms: number): Frame {
+    const g = this.sheet(1, shapes);
+    return { image: g.getImageData(0, 0, g.canvas.width, g.canvas.height), ms };
   }
 
   // --- drawing ---
