@@ -3,11 +3,14 @@
 
 pub mod attributes;
 mod change;
+mod dump;
 mod estimate;
+mod page;
 mod source;
 
 pub use change::{CacheChange, Change};
 pub use estimate::{Bounds, Layers, Machine, Setting};
+pub(crate) use source::cpus_of_ranges;
 pub use source::{Cache, Memory, Snapshot, read_table};
 
 use crate::output::{self, grouped, size};
