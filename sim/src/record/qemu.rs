@@ -109,7 +109,8 @@ pub fn record(out: &Path, guest: &Guest) -> anyhow::Result<Recorded> {
     for name in ["done", "trace.txt"] {
         fs::remove_file(folder.file(name))?;
     }
-    folder.finish(trace, &status)
+    folder.pack(trace)?;
+    folder.finish(&status)
 }
 
 /// What the guest says first.

@@ -225,7 +225,9 @@ fn read(
 ) -> Result<Recording, TraceError> {
     let given = options.page_size.map(|size| (size, PageSizeSource::Given));
     let known = given.or_else(|| tables.page_size().map(|size| (size, PageSizeSource::Slabinfo)));
-    Recording::read_paged(source, known, progress)
+    let mut recording = Recording::read_paged(source, known, progress)?;
+    recording.find_lost_mark(tables);
+    Ok(recording)
 }
 
 fn bundled_tables() -> Result<Tables, TraceError> {
