@@ -47,6 +47,15 @@ pub struct Unable(pub String);
 #[error("no memory")]
 pub struct NoMemory;
 
+/// How often a design would have taken locks that CPUs share.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Locks {
+    /// The lock of a cache's lists of slabs.
+    pub lists: u64,
+    /// The lock of what CPUs share above the slabs: a depot, a barn.
+    pub depot: u64,
+}
+
 /// What a design says of a cache. All is 0 for large kmalloc, which has neither slabs nor magazines.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
@@ -112,8 +121,8 @@ pub trait Design {
     /// There is no memory.
     fn alloc(&mut self, at: At, cache: u32, bytes: u64) -> Result<Self::Object, NoMemory>;
     /// The objects in use of a slab from before the stream, in which `free` more are free; none if the design cannot begin with
-    /// slabs.
-    fn start(&mut self, _at: At, _cache: u32, _used: u32, _free: u32) -> Vec<Self::Object> {
+    /// slabs. It is the CPU's own if it is `owned`.
+    fn start(&mut self, _at: At, _cache: u32, _used: u32, _free: u32, _owned: bool) -> Vec<Self::Object> {
         vec![]
     }
     /// Takes an object of that cache back.
@@ -140,6 +149,10 @@ pub trait Design {
     fn counts(&self, cache: u32) -> CacheCounts;
     /// Operations on objects of slabs by the dearest thing that they did.
     fn paths(&self) -> Paths;
+    /// The locks that operations on objects took; 0 for a design that does not count them.
+    fn locks(&self) -> Locks {
+        Locks::default()
+    }
     /// A cache, slab by slab; `None` for large kmalloc.
     fn show(&self, cache: u32) -> Option<ShownCache>;
     /// Where its pages come from.

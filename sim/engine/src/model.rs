@@ -3,7 +3,7 @@
 //! A model has no memory behind it and takes no lock. It says where an object comes from and where it goes; what a lock or a
 //! cache line would cost is what it [tells](Op::did).
 
-use crate::design::{At, CacheCounts, Design, Manner, NoMemory, Unable};
+use crate::design::{At, CacheCounts, Design, Locks, Manner, NoMemory, Unable};
 use crate::held::{Held, Holder, OwnSlabs};
 use crate::levels::Levels;
 use crate::pages::{PageSource, Pages, SlabPages};
@@ -110,6 +110,8 @@ pub trait Policy: Debug + Sized {
     fn alloc(&mut self, op: &mut Op<'_>) -> Result<Object, NoMemory>;
     /// Takes an object, to hold it or to put it back to its slab.
     fn free(&mut self, op: &mut Op<'_>, object: Object);
+    /// A slab from before the stream, which is on a [shared list](Self::SHARED_LISTS), is the CPU's own.
+    fn adopt(&mut self, _: &mut Op<'_>, _slab: u32) {}
     /// Time has passed: see [`TICK`](Self::TICK).
     fn tick(&mut self, _: &mut Op<'_>) {}
     /// An operation had to wait for what CPUs share.
@@ -258,6 +260,7 @@ pub struct Model<'p, P: Policy> {
     slab_pages: SlabPages<'p>,
     deeds: Vec<Deed>,
     paths: Paths,
+    locks: Locks,
     ticks: u64,
     /// The first thing that must not be, and the object that was handed out wrongly.
     wrong: Option<(String, Object)>,
@@ -303,6 +306,7 @@ impl<'p, P: Policy> Model<'p, P> {
             slab_pages: SlabPages::new(pages),
             deeds: vec![],
             paths: Paths::default(),
+            locks: Locks::default(),
             ticks: 0,
             wrong: None,
         })
@@ -383,6 +387,13 @@ impl<'p, P: Policy> Model<'p, P> {
             Path::Commit => &mut self.paths.commit,
         };
         *count += 1;
+        for deed in &self.deeds {
+            match deed {
+                Deed::Refill(_) | Deed::Flush(_) | Deed::Relist => self.locks.lists += 1,
+                Deed::Exchange | Deed::Miss => self.locks.depot += 1,
+                Deed::Swap | Deed::Widened | Deed::Remote | Deed::Made | Deed::Released => {}
+            }
+        }
     }
     fn of_all<T>(&mut self, at: At, mut act: impl FnMut(&mut P, &mut Op<'_>) -> T) -> Vec<T> {
         let Self { caches, slab_pages, deeds, .. } = self;
@@ -480,14 +491,14 @@ impl<'p, P: Policy> Design for Model<'p, P> {
         self.end();
         Ok(Given::Object(object))
     }
-    fn start(&mut self, at: At, cache: u32, used: u32, free: u32) -> Vec<Given<'p>> {
+    fn start(&mut self, at: At, cache: u32, used: u32, free: u32, owned: bool) -> Vec<Given<'p>> {
         let (Some((partial, full)), Some(own)) = (P::SHARED_LISTS, &mut self.caches[cache as usize]) else {
             return vec![];
         };
         // Slabs may be smaller here.
         let slabs = (used + free).div_ceil(u32::from(own.slabs.objects()));
         let mut objects = Vec::with_capacity(used as usize);
-        own.op(at, &mut self.slab_pages, &mut self.deeds, |_, op| {
+        own.op(at, &mut self.slab_pages, &mut self.deeds, |policy, op| {
             for n in 1..=slabs {
                 let Ok(slab) = op.make(partial) else { break };
                 let until = (u64::from(used) * u64::from(n) / u64::from(slabs)) as usize;
@@ -497,6 +508,9 @@ impl<'p, P: Policy> Design for Model<'p, P> {
                     objects.push(object);
                 }
                 op.slabs.relist(slab, if op.slabs.free(slab) == 0 { full } else { partial }, End::Back);
+                if owned {
+                    policy.adopt(op, slab);
+                }
             }
         });
         let given = objects.into_iter().take_while(|object| own.slabs.hand_out(*object).is_ok());
@@ -564,6 +578,9 @@ impl<'p, P: Policy> Design for Model<'p, P> {
     }
     fn paths(&self) -> Paths {
         self.paths
+    }
+    fn locks(&self) -> Locks {
+        self.locks
     }
     fn show(&self, number: u32) -> Option<ShownCache> {
         let (slabs, policy) = self.cache(number)?;

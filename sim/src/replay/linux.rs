@@ -70,6 +70,17 @@ pub(super) fn is_of_7(kernel: &Kernel) -> bool {
     design(kernel).starts_with("sheaves:") || design(kernel) == "sheaves"
 }
 
+/// Returns `true` if CPUs have sheaves of this cache in the kernel.
+pub(super) fn has_sheaves(kernel: &Kernel, cache: &str) -> bool {
+    let of_release = || match design(kernel).split(':').next() {
+        Some("sheaves") => true,
+        Some("sheaves-6.18") => matches!(cache, "maple_node" | "vm_area_struct"),
+        _ => false,
+    };
+    let recorded = kernel.attributes.number(cache, "sheaf_capacity");
+    recorded.map_or_else(of_release, |capacity| capacity > 0)
+}
+
 /// What a recording lacks that its design needs, and what that costs.
 pub(super) fn missing(Traced { resolver, ops, tables }: Traced<'_>) -> Vec<&'static str> {
     let design = design(&tables.kernel);

@@ -313,7 +313,8 @@ fn replay_to(
     if let Some(to) = to {
         hidden::put_in_order(&mut ops);
         let traced = traced::Traced { resolver: &run.resolver, ops: &ops, tables };
-        *to = stream::of(title(&run.path), build.cpus, &[], traced, stream::Before::Slabs);
+        let slabs = from_before::slabs_from_before(traced);
+        *to = stream::of(title(&run.path), build.cpus, &[], traced, stream::Before::Slabs(slabs));
     }
     run.snapshot("the end of the trace", false);
     let taken =
