@@ -185,9 +185,7 @@ def compared(uslab, folder):
     slabs, line = moment["slabs"], 0
     for cache in moment["caches"]:
         then, free, per_slab = before.get(cache["name"], (0, 0, 1))
-        freed = sum(n for cause in cache.get("causes", []) if isinstance(cause, dict) for key, n in cause.items()
-                    if key == "freed-from-before")
-        more = max(0, math.ceil((cache["design"]["used"] - freed - free) / per_slab))
+        more = max(0, math.ceil((cache["design"]["used_change"] - free) / per_slab))
         line += abs(then + more - cache["kernel"]["slabs"])
     return slabs["kernel"], slabs["absolute_error"], slabs["unchanged_error"], line, slabs["skill"]
 

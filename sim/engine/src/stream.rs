@@ -589,7 +589,10 @@ impl Writer {
     }
     /// The end of the object at `ptr`; `false` if there is none.
     pub fn free(&mut self, cpu: u32, ptr: u64) -> bool {
-        let Some(number) = self.objects.remove(&ptr) else { return false };
+        let Some(number) = self.objects.remove(&ptr) else {
+            self.manner = Manner::Plain;
+            return false;
+        };
         self.code(Code::Free, cpu);
         self.put(Column::Age, self.born - 1 - number);
         true

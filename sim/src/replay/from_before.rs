@@ -151,7 +151,7 @@ fn find_owners(Traced { resolver, tables, .. }: Traced<'_>, slabs: &mut [FromBef
         let Some(cpu) = slab.first else { continue };
         let name = &resolver.cache(slab.cache).name;
         // A CPU with sheaves begins with objects of any slab.
-        if linux::has_sheaves(&tables.kernel, name) {
+        if linux::sheaf_capacity(&tables.kernel, name).is_some() {
             continue;
         }
         let partial =
@@ -164,7 +164,8 @@ fn find_owners(Traced { resolver, tables, .. }: Traced<'_>, slabs: &mut [FromBef
     }
 }
 
-/// Free objects that the trace does not show, by the table of the moment `before`.
+/// Free objects that the trace does not show, by the table of the moment `before`. A trace that shows most slabs made, from the boot on, shows
+/// their free objects, too.
 fn add_unseen(
     Traced { resolver, tables, .. }: Traced<'_>,
     slabs: &mut Vec<FromBefore>,
@@ -181,6 +182,9 @@ fn add_unseen(
     }
     let Some(before) = tables.at("before") else { return };
     let Some(slabinfo) = &before.slabinfo else { return };
+    if 2 * made.len() as u64 > slabinfo.rows.iter().map(|row| row.slabs).sum() {
+        return;
+    }
     let mut shown: FxHashMap<CacheId, Shown> = FxHashMap::default();
     for (number, slab) in slabs.iter().enumerate().filter(|(_, slab)| !slab.is_gone) {
         let shown = shown.entry(slab.cache).or_default();

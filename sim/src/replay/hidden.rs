@@ -223,7 +223,52 @@ pub(super) fn hidden_operations(traced: Traced<'_>) -> Vec<Hidden> {
             OpKind::Mark { .. } => {}
         }
     }
+    found.extend(vectors(traced));
     found.sort_by_key(|hidden| hidden.after);
+    found
+}
+
+/// Frees of the vectors in which slabs of accounted objects note who pays for them. They have no event. `alloc_slab_obj_exts` allocates one
+/// before the object that needs it first, and it is freed with that object's slab.
+fn vectors(Traced { resolver, ops, .. }: Traced<'_>) -> Vec<Hidden> {
+    let (mut names, mut latest) = (FxHashMap::default(), FxHashMap::default());
+    // By the page of the object, and by the vector.
+    let (mut of_page, mut pages) = (FxHashMap::default(), FxHashMap::default());
+    let mut found = vec![];
+    for (at, op) in ops.iter().enumerate() {
+        match op.kind {
+            OpKind::Alloc { ptr, site, .. } => {
+                if let Some(page) = pages.remove(&ptr.0) {
+                    of_page.remove(&page);
+                }
+                let is_vector = names
+                    .entry(site)
+                    .or_insert_with(|| function(&resolver.call_site(site)) == "alloc_slab_obj_exts");
+                if *is_vector {
+                    latest.insert(op.cpu, ptr.0);
+                } else if let Some(vector) = latest.remove(&op.cpu)
+                    && let Some(page) = resolver.page_of(ptr)
+                {
+                    of_page.insert(page.0, vector);
+                    pages.insert(vector, page.0);
+                }
+            }
+            OpKind::Free { ptr, .. } | OpKind::HiddenFree { ptr, .. } => {
+                if let Some(page) = pages.remove(&ptr.0) {
+                    of_page.remove(&page);
+                }
+            }
+            OpKind::PageFree { pfn, order, .. } => {
+                for page in pfn.0..pfn.0 + (1 << order) {
+                    if let Some(vector) = of_page.remove(&page) {
+                        pages.remove(&vector);
+                        found.push(Hidden { after: at, cpu: op.cpu, what: What::Free(Ptr(vector)) });
+                    }
+                }
+            }
+            OpKind::PageAlloc { .. } | OpKind::Mark { .. } => {}
+        }
+    }
     found
 }
 
@@ -243,7 +288,8 @@ fn bulk_caches(Traced { resolver, ops, tables }: Traced<'_>) -> FxHashMap<CacheI
     for op in ops {
         let OpKind::Free { cache, origin: FreeOrigin::HiddenAlloc, .. } = op.kind else { continue };
         let name = &resolver.cache(cache).name;
-        let Some(row) = slabinfo.get(name).filter(|_| !linux::has_sheaves(&tables.kernel, name)) else {
+        let Some(row) = slabinfo.get(name).filter(|_| linux::sheaf_capacity(&tables.kernel, name).is_none())
+        else {
             continue;
         };
         let bytes = row.pages_per_slab * resolver.page_size().bytes();

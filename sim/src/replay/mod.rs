@@ -25,6 +25,7 @@ mod linux;
 mod moments;
 mod page;
 mod prediction;
+mod recycled;
 mod series;
 mod start;
 mod steps;

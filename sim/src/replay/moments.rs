@@ -185,6 +185,8 @@ pub struct DesignAt {
     pub active_objs: i64,
     /// Objects of the trace that are in use.
     pub used: u64,
+    /// How many more these are than at `before`.
+    pub used_change: i64,
     /// Objects of a slab.
     pub objects_per_slab: u64,
     /// The order of a slab.
@@ -547,6 +549,7 @@ impl Moment {
                 band: [0; 2],
                 active_objs: active as i64 + added(now.active_objs(), then.active_objs()),
                 used: now.used,
+                used_change: added(now.used, then.used),
                 objects_per_slab: now.per_slab,
                 order: now.order,
                 in_magazines: now.in_magazines,

@@ -349,6 +349,7 @@ mod tests {
                 band: [slabs; 2],
                 active_objs: 0,
                 used: 0,
+                used_change: 0,
                 objects_per_slab,
                 order: 0,
                 in_magazines: 0,

@@ -3,6 +3,7 @@
 use super::from_before::FromBefore;
 use super::hidden::{What, deaths, hidden_operations};
 use super::linux;
+use super::recycled::recycled;
 use super::steps::{readings, shrinks};
 use super::traced::Traced;
 use crate::trace::{CacheKind, Counts, FreeOrigin, Kernel, Op, OpKind, PageSize, PageUse, Pfn, Resolver};
@@ -48,6 +49,7 @@ pub(super) fn of(
 ) -> Stream {
     let Traced { resolver, ops, tables } = traced;
     let (shrinks, deaths, readings) = (shrinks(traced), deaths(traced), readings(traced));
+    let recycled = recycled(traced, cpus);
     let late: FxHashMap<_, _> = readings.iter().map(|(mark, read)| (*read, *mark)).collect();
     let mut hidden = hidden_operations(traced).into_iter().peekable();
     let mut writer = Writer::new(title, cpus);
@@ -103,6 +105,9 @@ pub(super) fn of(
         }
         for ptr in deaths.get(&at).into_iter().flatten() {
             writer.allow(Manner::AfterGrace);
+            writer.free(cpu, *ptr);
+        }
+        for ptr in recycled.get(&at).into_iter().flatten() {
             writer.free(cpu, *ptr);
         }
         while let Some(hidden) = hidden.next_if(|hidden| hidden.after == at) {
