@@ -49,8 +49,8 @@ pub(super) struct Args {
     /// Where tracefs is mounted. Default: /sys/kernel/tracing or /sys/kernel/debug/tracing.
     #[arg(long, value_name = "DIR", conflicts_with = "qemu")]
     tracefs: Option<PathBuf>,
-    /// Boot this kernel: a file vmlinuz-RELEASE with lib/modules/RELEASE beside its folder, or the folder of an unpacked linux-image
-    /// package.
+    /// Boot this kernel: the folder of unpacked packages (linux-image of Debian, linux-binary and linux-modules from 7.x on, kernel-core
+    /// of Fedora), or a file: vmlinuz-RELEASE with lib/modules/RELEASE beside its folder, or a bzImage.
     #[arg(long, value_name = "KERNEL")]
     qemu: Option<PathBuf>,
     /// With --qemu, more of the kernel's command line, e.g. `slab_max_order=0 slab_nomerge` (before 6.6 `slub_max_order=0`).

@@ -25,6 +25,7 @@ mod linux;
 mod moments;
 mod page;
 mod prediction;
+mod recycled;
 mod series;
 mod start;
 mod steps;
@@ -315,7 +316,8 @@ fn replay_to(
     if let Some(to) = to {
         hidden::put_in_order(&mut ops);
         let traced = traced::Traced { resolver: &run.resolver, ops: &ops, tables };
-        *to = stream::of(title(&run.path), build.cpus, &[], traced, stream::Before::Slabs);
+        let slabs = from_before::slabs_from_before(traced);
+        *to = stream::of(title(&run.path), build.cpus, &[], traced, stream::Before::Slabs(slabs));
     }
     run.snapshot("the end of the trace", false);
     let taken =
