@@ -17,9 +17,8 @@ pub(crate) struct Page<'r> {
 }
 
 /// Preloaded rows that have a table on the page, each under its heading.
-const TABLES: [(&str, &str); 4] = [
+const TABLES: [(&str, &str); 3] = [
     ("1 to 4,096 threads", "crowd preloaded"),
-    ("Slow operations", "tails preloaded"),
     ("Memory", "memory preloaded"),
     ("The start of a process", "start preloaded"),
 ];
@@ -191,7 +190,7 @@ mod tests {
             "**crowd preloaded**: what crowd preloaded is",
             "| libuslab | 5.00 (0.50) |",
             "Not measured: 64 threads.",
-            "**tails preloaded**: not measured.",
+            "**memory preloaded**: not measured.",
             "| bench/cfrac | 0.75 (0.50 to 1.50) | not measured | 0.75 (0.50 to 1.50) |",
             "- benchmark programs, time: uslab 0.750, peer 1.000 (1 cases)",
         ] {
