@@ -228,6 +228,61 @@ fn mark_shipping(tokens: &[TokenTree], lines: &mut BTreeSet<usize>) {
     }
 }
 
+/// Lines of the longest function that a shipping build may compile, counted as [`shipping_lines`], and its name; `None` without
+/// functions.
+///
+/// # Errors
+/// The text is not Rust.
+pub fn longest_function(text: &str) -> anyhow::Result<Option<(usize, String)>> {
+    let tokens: TokenStream = text.parse().map_err(|error| anyhow!("not Rust: {error}"))?;
+    let mut longest = None;
+    measure_functions(&tokens.into_iter().collect::<Vec<_>>(), &mut longest);
+    Ok(longest)
+}
+
+fn measure_functions(tokens: &[TokenTree], longest: &mut Option<(usize, String)>) {
+    let mut at = 0;
+    while at < tokens.len() {
+        if let Some(attribute) = Attribute::at(tokens, at) {
+            at += attribute.length;
+            if attribute.cfg().is_some_and(|guard| !guard.shipping) {
+                at = if attribute.inner { tokens.len() } else { at + extent(&tokens[at..]) };
+            }
+            continue;
+        }
+        match (&tokens[at], tokens.get(at + 1)) {
+            (TokenTree::Ident(word), Some(TokenTree::Ident(name))) if word == "fn" => {
+                let ends = |token: &TokenTree| match token {
+                    TokenTree::Group(group) => group.delimiter() == Delimiter::Brace,
+                    token => is_punct(Some(token), ';'),
+                };
+                let length = tokens[at..].iter().position(ends).map_or(tokens.len() - at, |last| last + 1);
+                let mut lines = BTreeSet::new();
+                mark_shipping(&tokens[at..at + length], &mut lines);
+                *longest = longest.take().max(Some((lines.len(), name.to_string())));
+                at += 1;
+            }
+            (TokenTree::Group(group), _) => {
+                measure_functions(&group.stream().into_iter().collect::<Vec<_>>(), longest);
+            }
+            _ => {}
+        }
+        at += 1;
+    }
+}
+
+/// Lines with a `cfg` of a checker.
+pub fn checker_cfgs(text: &str) -> usize {
+    let names_checker = |line: &&str| {
+        let cfg = line.find("cfg(").or_else(|| line.find("cfg_attr(")).or_else(|| line.find("cfg!("));
+        cfg.is_some_and(|at| {
+            let words = line[at..].split(|c: char| !c.is_alphanumeric() && c != '_');
+            words.take_while(|word| *word != "//").any(|word| word == "loom" || word == "shuttle")
+        })
+    };
+    text.lines().filter(|line| !line.trim_start().starts_with("//")).filter(names_checker).count()
+}
+
 /// The builds that compile a piece of source.
 #[derive(Clone, Copy, Debug)]
 struct Guard {
