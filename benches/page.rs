@@ -1,7 +1,7 @@
 //! Writes a page of saved runs as Markdown: which rows are won and lost, and the tables of some rows.
 
 use crate::means::{self, COLUMNS};
-use crate::report::{Place, Report, places, short};
+use crate::report::{Report, places};
 use std::fmt;
 
 /// The contents of the page.
@@ -27,24 +27,33 @@ const TABLES: [(&str, &str); 3] = [
 pub(crate) const PRELOADED: &str = " preloaded";
 
 impl Page<'_> {
+    /// Writes a line for each row, with the ratios of each subject.
     fn won_and_lost(&self, preloaded: bool, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let here = |row: &str| row.ends_with(PRELOADED) == preloaded;
         let places: Vec<_> = places(self.runs).into_iter().filter(|place| here(place.name)).collect();
         let won = places.iter().filter(|place| place.ratio < 1.0).count();
         writeln!(f, "Won: {won} of {}.\n", places.len())?;
-        writeln!(f, "| row | subject | to the best peer | runs | worst case | median | best peer |")?;
-        writeln!(f, "|---|---|---|---|---|---|---|")?;
-        for place in &places {
-            let Place { name, worst, ratio, .. } = place;
-            let (subject, case, value, unit) = (&worst.subject, &worst.case, short(worst.median), worst.unit);
-            let (spread, best) = (place.spread(), place.best());
-            writeln!(f, "| {name} | {subject} | {ratio:.2} | {spread} | {case} | {value} {unit} | {best} |")?;
+        let measured = places.iter().map(|place| (place.name, place.worst.subject.as_str()));
+        let expected = self.expected.iter().map(|(row, subject)| (row.as_str(), subject.as_str()));
+        let (mut rows, mut subjects) = (Vec::new(), Vec::new());
+        for (row, subject) in measured.chain(expected).filter(|(row, _)| here(row)) {
+            if !rows.contains(&row) {
+                rows.push(row);
+            }
+            if !subjects.contains(&subject) {
+                subjects.push(subject);
+            }
         }
-        let measured = |(row, subject): &&(String, String)| {
-            places.iter().any(|place| place.name == row && place.worst.subject == *subject)
-        };
-        for (row, subject) in self.expected.iter().filter(|(row, _)| here(row)).filter(|e| !measured(e)) {
-            writeln!(f, "| {row} | {subject} | not measured | | | | |")?;
+        writeln!(f, "| row | {} |\n|---|{}", subjects.join(" | "), "---|".repeat(subjects.len()))?;
+        for row in rows {
+            write!(f, "| {row} |")?;
+            for subject in &subjects {
+                match places.iter().find(|place| place.name == row && place.worst.subject == **subject) {
+                    None => write!(f, " - |")?,
+                    Some(place) => write!(f, " {:.2} ({}) |", place.ratio, place.spread())?,
+                }
+            }
+            writeln!(f)?;
         }
         writeln!(f)
     }
@@ -116,7 +125,7 @@ impl fmt::Display for Page<'_> {
         writeln!(f, "\n## What is won, what is lost\n")?;
         writeln!(
             f,
-            "A ratio compares with the best peer in the worst case of the row; below 1 the row is won. Ratio, case and values are from the run with the middle ratio; *runs* is the lowest and the highest ratio. `disturbed` compares with the subject's quiet run, `scaling` with the median peer.\n"
+            "Ratios to the best peer in the worst case of the row, of the run with the middle ratio, and the lowest and the highest of all runs; below 1 the row is won. `disturbed` compares with the subject's quiet run, `scaling` with the median peer. `-` was not measured. The command without `--page` also prints the worst cases.\n"
         )?;
         writeln!(f, "Called in the program:\n")?;
         self.won_and_lost(false, f)?;
@@ -178,15 +187,16 @@ mod tests {
             "- `b`: commit b; 11 rounds",
             "- programs, `a`: commit a; 6 rounds",
             "Won: 1 of 1.",
-            "| hot | uslab | 0.80 | 0.70 to 0.90 | 64 B | 8.00 ns | peer 10.0 |",
-            "| tails | uslab | not measured | | | | |",
+            "| row | uslab |",
+            "| hot | 0.80 (0.70 to 0.90) |",
+            "| tails | - |",
         ] {
             assert!(called.lines().any(|other| other == line), "no line {line}\n{page}");
         }
         for line in [
             "Won: 1 of 2.",
-            "| hot preloaded | libuslab | 1.20 | 1.20 to 1.20 | 64 B | 12.0 ns | peer 10.0 |",
-            "| mixed preloaded | libuslab | not measured | | | | |",
+            "| hot preloaded | 1.20 (1.20 to 1.20) |",
+            "| mixed preloaded | - |",
             "**crowd preloaded**: what crowd preloaded is",
             "| libuslab | 5.00 (0.50) |",
             "Not measured: 64 threads.",
