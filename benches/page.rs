@@ -1,7 +1,7 @@
 //! Writes a page of saved runs as Markdown: which rows are won and lost, and the tables of some rows.
 
 use crate::means::{self, COLUMNS};
-use crate::report::{Place, Report, places, short};
+use crate::report::{Report, places};
 use std::fmt;
 
 /// The contents of the page.
@@ -16,55 +16,59 @@ pub(crate) struct Page<'r> {
     pub(crate) programs: &'r [Report],
 }
 
-/// Rows that have a table on the page, under their headings. Each has its preloaded row with it, if that is another one.
-const TABLES: [(&str, &[&str]); 5] = [
-    ("1 to 4,096 threads", &["crowd", "crowd preloaded"]),
-    ("After a fragmenting free", &["refills", "refills preloaded"]),
-    ("Slow operations", &["tails", "tails preloaded"]),
-    ("Memory", &["memory", "memory preloaded"]),
-    ("The start of a process", &["start preloaded"]),
+/// Preloaded rows that have a table on the page, each under its heading.
+const TABLES: [(&str, &str); 3] = [
+    ("1 to 4,096 threads", "crowd preloaded"),
+    ("Memory", "memory preloaded"),
+    ("The start of a process", "start preloaded"),
 ];
 
 /// The suffix of the names of preloaded rows.
 pub(crate) const PRELOADED: &str = " preloaded";
 
 impl Page<'_> {
+    /// Writes a line for each row, with the ratios of each subject.
     fn won_and_lost(&self, preloaded: bool, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let here = |row: &str| row.ends_with(PRELOADED) == preloaded;
         let places: Vec<_> = places(self.runs).into_iter().filter(|place| here(place.name)).collect();
         let won = places.iter().filter(|place| place.ratio < 1.0).count();
         writeln!(f, "Won: {won} of {}.\n", places.len())?;
-        writeln!(f, "| row | subject | to the best peer | runs | worst case | median | best peer |")?;
-        writeln!(f, "|---|---|---|---|---|---|---|")?;
-        for place in &places {
-            let Place { name, worst, ratio, .. } = place;
-            let (subject, case, value, unit) = (&worst.subject, &worst.case, short(worst.median), worst.unit);
-            let (spread, best) = (place.spread(), place.best());
-            writeln!(f, "| {name} | {subject} | {ratio:.2} | {spread} | {case} | {value} {unit} | {best} |")?;
+        let measured = places.iter().map(|place| (place.name, place.worst.subject.as_str()));
+        let expected = self.expected.iter().map(|(row, subject)| (row.as_str(), subject.as_str()));
+        let (mut rows, mut subjects) = (Vec::new(), Vec::new());
+        for (row, subject) in measured.chain(expected).filter(|(row, _)| here(row)) {
+            if !rows.contains(&row) {
+                rows.push(row);
+            }
+            if !subjects.contains(&subject) {
+                subjects.push(subject);
+            }
         }
-        let measured = |(row, subject): &&(String, String)| {
-            places.iter().any(|place| place.name == row && place.worst.subject == *subject)
-        };
-        for (row, subject) in self.expected.iter().filter(|(row, _)| here(row)).filter(|e| !measured(e)) {
-            writeln!(f, "| {row} | {subject} | not measured | | | | |")?;
+        writeln!(f, "| row | {} |\n|---|{}", subjects.join(" | "), "---|".repeat(subjects.len()))?;
+        for row in rows {
+            write!(f, "| {row} |")?;
+            for subject in &subjects {
+                match places.iter().find(|place| place.name == row && place.worst.subject == **subject) {
+                    None => write!(f, " - |")?,
+                    Some(place) => write!(f, " {:.2} ({}) |", place.ratio, place.spread())?,
+                }
+            }
+            writeln!(f)?;
         }
         writeln!(f)
     }
 
-    fn tables(&self, rows: &[&str], f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn table(&self, row: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(last) = self.runs.last() else { return Ok(()) };
-        for row in rows {
-            if !last.rows.iter().any(|measured| measured.row == *row) {
-                writeln!(f, "**{row}**: not measured.\n")?;
-                continue;
-            }
-            let what = last.names.iter().find(|(name, _)| name == row).map_or("", |(_, what)| what);
-            last.table(row, what, f)?;
-            let without = last.unmeasured.iter().filter(|(of, _)| of == row).map(|(_, case)| case.as_str());
-            let without: Vec<_> = without.collect();
-            if !without.is_empty() {
-                writeln!(f, "Not measured: {}.\n", without.join("; "))?;
-            }
+        if !last.rows.iter().any(|measured| measured.row == row) {
+            return writeln!(f, "**{row}**: not measured.\n");
+        }
+        let what = last.names.iter().find(|(name, _)| name == row).map_or("", |(_, what)| what);
+        last.table(row, what, f)?;
+        let without: Vec<_> =
+            last.unmeasured.iter().filter(|(of, _)| of == row).map(|(_, case)| case.as_str()).collect();
+        if !without.is_empty() {
+            writeln!(f, "Not measured: {}.\n", without.join("; "))?;
         }
         Ok(())
     }
@@ -121,16 +125,16 @@ impl fmt::Display for Page<'_> {
         writeln!(f, "\n## What is won, what is lost\n")?;
         writeln!(
             f,
-            "A ratio is to the best peer in the worst case of the row: below 1 the row is won. Ratio, case and values are from the run with the middle ratio; *runs* is the lowest and the highest ratio of all runs. `disturbed` has ratios to the subject's own quiet run, `scaling` to the middle of the peers.\n"
+            "Ratios to the best peer in the worst case of the row, of the run with the middle ratio, and the lowest and the highest of all runs; below 1 the row is won. `disturbed` compares with the subject's quiet run, `scaling` with the median peer. `-` was not measured. The command without `--page` also prints the worst cases.\n"
         )?;
         writeln!(f, "Called in the program:\n")?;
         self.won_and_lost(false, f)?;
         writeln!(f, "`libuslab.so` preloaded, to preloaded peers:\n")?;
         self.won_and_lost(true, f)?;
-        for (heading, rows) in TABLES {
+        for (heading, row) in TABLES {
             writeln!(f, "## {heading}\n")?;
             writeln!(f, "Medians of the last run; in brackets the ratio to the best peer.\n")?;
-            self.tables(rows, f)?;
+            self.table(row, f)?;
         }
         writeln!(f, "## Whole programs\n")?;
         self.programs(f)
@@ -144,7 +148,8 @@ mod tests {
     use crate::subject::Kind;
 
     fn run(name: &str, ours: f64) -> Report {
-        let names = ["hot", "hot preloaded", "crowd"].map(|row| (row.to_owned(), format!("what {row} is")));
+        let names =
+            ["hot", "hot preloaded", "crowd preloaded"].map(|row| (row.to_owned(), format!("what {row} is")));
         let mut report = Report::new(format!("`{name}`: commit {name}; 11 rounds"), names.into());
         let column = Column::lower("", "ns");
         let mut add = |row: &str, case: &str, of: &[(&'static str, Kind, f64)]| {
@@ -153,8 +158,8 @@ mod tests {
         };
         add("hot", "64 B", &[("uslab", Kind::Ours, ours), ("peer", Kind::General, 10.0)]);
         add("hot preloaded", "64 B", &[("libuslab", Kind::Ours, 12.0), ("peer", Kind::General, 10.0)]);
-        add("crowd", "4 threads", &[("uslab", Kind::Ours, 5.0), ("peer", Kind::General, 10.0)]);
-        add("crowd", "64 threads", &[]);
+        add("crowd preloaded", "4 threads", &[("libuslab", Kind::Ours, 5.0), ("peer", Kind::General, 10.0)]);
+        add("crowd preloaded", "64 threads", &[]);
         report
     }
 
@@ -181,20 +186,21 @@ mod tests {
             "$ cargo bench",
             "- `b`: commit b; 11 rounds",
             "- programs, `a`: commit a; 6 rounds",
-            "Won: 2 of 2.",
-            "| hot | uslab | 0.80 | 0.70 to 0.90 | 64 B | 8.00 ns | peer 10.0 |",
-            "| tails | uslab | not measured | | | | |",
+            "Won: 1 of 1.",
+            "| row | uslab |",
+            "| hot | 0.80 (0.70 to 0.90) |",
+            "| tails | - |",
         ] {
             assert!(called.lines().any(|other| other == line), "no line {line}\n{page}");
         }
         for line in [
-            "Won: 0 of 1.",
-            "| hot preloaded | libuslab | 1.20 | 1.20 to 1.20 | 64 B | 12.0 ns | peer 10.0 |",
-            "| mixed preloaded | libuslab | not measured | | | | |",
-            "**crowd**: what crowd is",
-            "| uslab | 5.00 (0.50) |",
+            "Won: 1 of 2.",
+            "| hot preloaded | 1.20 (1.20 to 1.20) |",
+            "| mixed preloaded | - |",
+            "**crowd preloaded**: what crowd preloaded is",
+            "| libuslab | 5.00 (0.50) |",
             "Not measured: 64 threads.",
-            "**tails**: not measured.",
+            "**memory preloaded**: not measured.",
             "| bench/cfrac | 0.75 (0.50 to 1.50) | not measured | 0.75 (0.50 to 1.50) |",
             "- benchmark programs, time: uslab 0.750, peer 1.000 (1 cases)",
         ] {
