@@ -42,7 +42,10 @@ impl Levels {
             magazine.rounds.iter().map(|place| (place.slab.get(), place.index)).collect::<Vec<_>>()
         };
         let cpus = layer.cpus.iter().map(|cpu| {
-            let stack = cpu.magazines.iter().rev().flat_map(places).collect();
+            let mut stack = Vec::with_capacity(cpu.magazines.iter().map(|m| m.rounds.len()).sum());
+            for magazine in cpu.magazines.iter().rev() {
+                stack.extend(magazine.rounds.iter().map(|place| (place.slab.get(), place.index)));
+            }
             vec![Level::new("stack", stack, (cpu.most * capacity) as usize)]
         });
         let depot = |depot: &DepotView<ObjectPlace>| {

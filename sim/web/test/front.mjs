@@ -24,7 +24,7 @@ await drive('front', async (openFile) => {
   const page = await open();
   await page.click('.door:has-text("Play with an allocator")');
   await page.click('.card:has-text("Magazines on four CPUs")');
-  await page.click('.took button:has-text("A depot visit")');
+  await page.click('.took button:has-text("A magazine fills")');
   await page.selectOption('select[aria-label="Speed"]', '4');
   // Each moment that is drawn, however slow the machine is.
   await page.evaluate(() => {
@@ -54,7 +54,7 @@ await drive('front', async (openFile) => {
 
   // --- by hand, from a moment in the midst of a line on: by mouse, by key, on an object ---
   await page.click('.took button >> nth=1');
-  await page.locator('h2').click();
+  await page.locator('h2').first().click();
   for (let i = 0; i < 5; i++) await page.keyboard.press('ArrowRight');
   const used = async () => (await view(page)).view.caches[0].used;
   const before = await view(page), first = before.view.caches[0].used;
