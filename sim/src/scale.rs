@@ -81,11 +81,18 @@ pub struct Curve {
     /// One for each CPU count.
     #[cfg_attr(test, ts(type = "Array<Outcome>"))]
     pub points: Vec<Outcome>,
+    /// Operations in a microsecond at each point with all prices of the profile at the upper end of their spread, and at the lower one.
+    pub bounds: Vec<[f64; 2]>,
 }
 
 /// A run that cannot be.
 #[derive(Debug, thiserror::Error)]
 pub enum ScaleError {
+    /// Designs between which nothing differs.
+    #[error(
+        "{0} and {1} did the same at every point: for these workloads they are one design; expected designs that differ"
+    )]
+    Equal(String, String),
     /// CPUs that cannot be simulated.
     #[error("{0} CPUs cannot be simulated")]
     Machine(u32, #[source] uslab_engine::MachineError),
@@ -232,26 +239,44 @@ pub fn scale<P: Policy>(options: &Options<P>, progress: &Progress) -> Result<Sca
             vec![(title.unwrap_or_default(), streams.iter().map(Point::Trace).collect())]
         }
     };
+    let ends = [1, 0].map(|end| profile.at_end(end));
     let runs = works.iter().map(|(_, points)| points.len()).sum::<usize>() * designs.len();
     let stage = progress.stage("simulating", runs as u64);
     let mut curves = Vec::new();
     let mut done = 0;
     for (workload, on) in &works {
         for design in designs {
-            let mut points = Vec::with_capacity(on.len());
+            let (mut points, mut bounds) = (Vec::with_capacity(on.len()), Vec::with_capacity(on.len()));
             for &at in on {
-                points.push(point(design, at, profile)?);
+                let outcome = point(design, at, profile)?;
+                let [slow, fast] = [&ends[0], &ends[1]].map(|end| point(design, at, end));
+                let (slow, fast) = (slow?.operations_per_us, fast?.operations_per_us);
+                // Who waits for whom changes with prices: a slower machine may have a better order.
+                bounds.push([slow.min(outcome.operations_per_us), fast.max(outcome.operations_per_us)]);
+                points.push(outcome);
                 done += 1;
                 stage.at(done);
             }
-            curves.push(Curve { workload: workload.clone(), design: design.to_string(), points });
+            curves.push(Curve { workload: workload.clone(), design: design.to_string(), points, bounds });
         }
     }
+    refuse_equal(designs, &curves)?;
     let (size, operations_per_cpu, seed) = match *work {
         Work::Made { size, operations, seed, .. } => (Some(size), Some(operations), Some(seed)),
         Work::Trace(_) => (None, None, None),
     };
     Ok(ScaleReport { profile: profile.clone(), size, operations_per_cpu, seed, curves })
+}
+
+/// Designs that did the same at every point are one design: a comparison of them says nothing.
+fn refuse_equal<P: Policy>(designs: &[Spec<P>], curves: &[Curve]) -> Result<(), ScaleError> {
+    let of = |number: usize| curves.iter().skip(number).step_by(designs.len()).map(|curve| &curve.points);
+    for (second, design) in designs.iter().enumerate() {
+        if let Some(first) = (0..second).find(|first| of(*first).eq(of(second))) {
+            return Err(ScaleError::Equal(designs[first].to_string(), design.to_string()));
+        }
+    }
+    Ok(())
 }
 
 impl ScaleReport {
@@ -270,16 +295,16 @@ impl ScaleReport {
 
     /// A line a point.
     pub fn csv(&self) -> String {
-        let mut csv = "workload,design,cpus,validated,operations,ns,operations_per_us,waiting,lines_per_operation,depot_contended,\
+        let mut csv = "workload,design,cpus,validated,operations,ns,operations_per_us,least_per_us,most_per_us,waiting,lines_per_operation,depot_contended,\
                        lists_contended,zone_contended,slabs,container\n"
             .to_owned();
         // Names of workloads may be paths.
         let plain = |name: &str| name.replace([',', '"', '\n'], "_");
         for curve in &self.curves {
-            for at in &curve.points {
+            for (at, [least, most]) in curve.points.iter().zip(&curve.bounds) {
                 let _ = writeln!(
                     csv,
-                    "{},{},{},{},{},{:.0},{:.3},{:.4},{:.4},{},{},{},{},{}",
+                    "{},{},{},{},{},{:.0},{:.3},{least:.3},{most:.3},{:.4},{:.4},{},{},{},{},{}",
                     plain(&curve.workload),
                     plain(&curve.design),
                     at.cpus,
@@ -336,6 +361,7 @@ impl fmt::Display for ScaleReport {
                 "design",
                 "CPUs",
                 "operations/µs",
+                "by the prices' spreads",
                 "speed-up",
                 "waiting",
                 "lines/operation",
@@ -344,11 +370,12 @@ impl fmt::Display for ScaleReport {
             let mut bars = vec![String::new()];
             for curve in curves {
                 let first = curve.points.first().map_or(1.0, |at| at.operations_per_us);
-                for at in &curve.points {
+                for (at, [slow, fast]) in curve.points.iter().zip(&curve.bounds) {
                     rows.add_row([
                         curve.design.clone(),
                         format!("{}{}", if self.is_validated(at) { "*" } else { "" }, at.cpus),
                         format!("{:.1}", at.operations_per_us),
+                        format!("{slow:.1} to {fast:.1}"),
                         format!("{:.2}", at.operations_per_us / first),
                         format!("{:.1} %", 100.0 * at.waiting),
                         format!("{:.3}", at.lines_per_operation),
@@ -378,8 +405,12 @@ mod tests {
     #[test]
     fn a_page_holds_the_report_and_asks_for_nothing_but_itself() {
         let profile = profile("vm2").unwrap();
-        let curve =
-            Curve { workload: "</script>".to_owned(), design: "a {report}".to_owned(), points: vec![] };
+        let curve = Curve {
+            workload: "</script>".to_owned(),
+            design: "a {report}".to_owned(),
+            points: vec![],
+            bounds: vec![],
+        };
         let report =
             ScaleReport { profile, size: None, operations_per_cpu: None, seed: None, curves: vec![curve] };
         let page = report.page().unwrap();

@@ -48,6 +48,9 @@ struct Magic {
     read_by: &'static [&'static str],
 }
 
+/// What reads a dump.
+const DUMP: &str = "if it is a vmcore, crash's `kmem -s` or drgn-tools' `corelens FILE -M slabinfo`: `uslab slabs` reads what they print";
+
 const MAGICS: [Magic; 9] = [
     Magic {
         bytes: b"PERFILE2",
@@ -82,14 +85,14 @@ const MAGICS: [Magic; 9] = [
         at: 0,
         is: "a kernel's dump (kdump)",
         made: "makedumpfile",
-        read_by: &["drgn -c FILE, whose text of the slab caches no verb here reads"],
+        read_by: &[DUMP],
     },
     Magic {
         bytes: b"\x7fELF",
         at: 0,
         is: "an ELF file: a program, a library, or a dump of memory",
         made: "a linker, or kdump",
-        read_by: &["drgn -c FILE if it is a vmcore, whose text of the slab caches no verb here reads"],
+        read_by: &[DUMP],
     },
     Magic {
         bytes: b"PAR1",
@@ -275,6 +278,10 @@ impl What {
             Format::TraceCmdReport => {
                 ("the text of trace-cmd report", "trace-cmd record -e kmem; trace-cmd report")
             }
+            Format::Babeltrace => (
+                "the text of babeltrace, of a trace by LTTng",
+                "lttng enable-event --kernel 'kmem_*'; babeltrace FOLDER",
+            ),
             Format::WeeAlloc => {
                 ("a program's allocations, as wee_alloc's traces have them", "wee_alloc's tracing allocator")
             }

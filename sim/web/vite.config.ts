@@ -29,7 +29,7 @@ export default defineConfig(({ mode }) => ({
     outDir: 'built',
     emptyOutDir: false,
     target: 'es2023',
-    minify: false, // it is committed, and read
+    minify: true,
     modulePreload: false,
     ...(mode === 'travel' ? { lib: { entry: 'src/replay/travel.ts', formats: ['es'], fileName: 'travel' } }
       : { rolldownOptions: { input: `${mode}.html` } }),

@@ -206,6 +206,16 @@ fn exercises_are_judged_by_what_they_do() {
     fs::write(folder.path().join("merge.rs"), &stays).unwrap();
     let late = course(&["grade", "merge.rs", "--limit", "2"], folder.path());
     assert!(late.status.code() == Some(1) && stdout(&late).contains("it ends within 2 s"), "{late:?}");
+    // Once an exercise that wrote its own marks, and ended, had full marks.
+    let wrote =
+        r#"{"lab":"merge","seed":99,"checks":[{"wanted":"all","found":"all","holds":true}],"failure":null}"#;
+    let forged = merge.replace(
+        push,
+        &format!(
+            "let place = std::env::args().nth(2).unwrap();\n std::fs::write(place, r#\"{wrote}\"#).unwrap();\n std::process::exit(0);\n    }}\n}}"
+        ),
+    );
+    fails("merge", &forged, "it says what came of it", None);
     for lab in ["partial", "exchange", "reaping"] {
         assert_eq!(judged(lab, &done(lab)), (Some(0), vec![], None), "{lab}");
     }

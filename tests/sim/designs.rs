@@ -106,6 +106,73 @@ fn a_recording_that_does_not_say_which_kernel_is_refused_with_what_would_be_acce
     }
 }
 
+/// Causes of a mismatch of the cache `node`, which has 8 objects of 512 bytes in a page, on Linux `release`.
+///
+/// `lines` are events between the tables: `page N` (the N-th page is handed out), `alloc N.I` (object I of it), `free N.I`. The tables
+/// have active objects, objects and slabs.
+fn causes(release: &str, design: &str, lines: &[&str], [before, after]: [(u64, u64); 2]) -> Vec<Value> {
+    let folder = tempfile::tempdir().expect("a folder");
+    let ptr = |object: &str| {
+        let (page, index) = object.split_once('.').expect("PAGE.OBJECT");
+        let [page, index] = [page, index].map(|n| n.parse::<u64>().expect("a number"));
+        format!("{:x}", 0xffff_8880_0100_0000 + page * 4096 + index * 512)
+    };
+    let event = |line: &&str| match line.split_once(' ').expect("EVENT WHAT") {
+        ("page", n) => format!(
+            "mm_page_alloc: page=0 pfn={} order=0 migratetype=0 gfp_flags=GFP_KERNEL",
+            4096 + n.parse::<u64>().expect("a number")
+        ),
+        ("alloc", object) => format!(
+            "kmem_cache_alloc: call_site=f+0x1/0x9 ptr={} name=node bytes_req=512 bytes_alloc=512 gfp_flags=GFP_KERNEL node=-1 \
+             accounted=false",
+            ptr(object)
+        ),
+        ("free", object) => format!("kmem_cache_free: call_site=g+0x1/0x9 ptr={} name=node", ptr(object)),
+        (mark, text) => format!("tracing_mark_write: {mark} {text}"),
+    };
+    let all = [&["SNAP before begin"], lines, &["SNAP after begin"]].concat();
+    let text = all.iter().zip(1..).map(|(line, n)| format!("sh-1 [000] ..... {n}.000000: {}\n", event(line)));
+    let file = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).expect("a file");
+    file("trace.txt", &text.collect::<String>());
+    file("kernel.txt", release);
+    for (moment, (active, slabs)) in [("before", before), ("after", after)] {
+        let objects = 8 * slabs;
+        let table = format!(
+            "slabinfo - version: 2.1\n# name <active_objs> <num_objs> <objsize> <objperslab> <pagesperslab>\n\
+             node {active} {objects} 512 8 1 : tunables 0 0 0 : slabdata {slabs} {slabs} 0\n"
+        );
+        file(&format!("{moment}.slabinfo"), &table);
+    }
+    let trace = folder.path().join("trace.txt");
+    let report = replay_json(&["--design", design, trace.to_str().expect("UTF-8")]);
+    let cache = &report["designs"][0]["moments"][0]["caches"][0];
+    assert_eq!(cache["name"], "node", "{report}");
+    cache["causes"].as_array().cloned().unwrap_or_default()
+}
+
+/// A counterfactual design was once said to choose other slabs, where it was meant to.
+#[test]
+fn each_cause_of_a_mismatch_is_the_one_that_made_it() {
+    let named = |name: &str, n: u64| serde_json::json!({ name: n });
+    // The kernel made a slab for each of two objects.
+    let apart = ["page 0", "alloc 0.0", "page 1", "alloc 1.0"];
+    let (none, two) = ((0, 0), (16, 2));
+    assert_eq!(causes("6.1.0", "linux", &apart, [none, two]), ["model"]);
+    assert_eq!(causes("6.1.0", "linux:cpu_partial=0", &apart, [none, two]), ["other-design"]);
+    assert_eq!(causes("6.1.0", "bonwick94", &apart, [none, two])[0], "other-design");
+    assert_eq!(causes("6.1.0", "linux:slab_min_order=1", &apart, [none, two]), [named("other-size", 16)]);
+    let reused = ["page 0", "alloc 0.0", "alloc 0.0", "page 1", "alloc 1.0"];
+    assert_eq!(causes("6.1.0", "linux", &reused, [none, two]), [named("freed-without-event", 1)]);
+    // Of a kernel whose CPUs have sheaves nothing more is known of the slab.
+    let unseen = ["page 0", "alloc 0.0", "free 0.1", "page 1", "alloc 1.0"];
+    assert_eq!(causes("7.2.0", "linux", &unseen, [none, two]), [named("allocated-without-event", 1)]);
+    let older = ["page 0", "alloc 0.0", "page 1", "alloc 1.0", "free 900.0"];
+    assert_eq!(causes("6.1.0", "linux", &older, [(8, 1), (24, 3)]), [named("freed-from-before", 1)]);
+    assert_eq!(causes("6.1.0", "linux", &apart, [(4, 1), (24, 3)]), [named("free-before", 4)]);
+    assert_eq!(causes("6.1.0", "linux", &apart[..2], [none, (24, 3)]), [named("pages-differ", 2)]);
+    assert_eq!(causes("6.1.0", "linux", &apart[..2], [none, (8, 1)]), [Value::Null; 0]);
+}
+
 #[test]
 fn every_design_serves_the_whole_trace_and_keeps_its_laws() {
     let report =

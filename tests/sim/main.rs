@@ -12,6 +12,7 @@ mod kernels;
 mod lab;
 mod lines;
 mod page;
+mod questions;
 mod record;
 mod samples;
 mod scale;

@@ -47,6 +47,15 @@ pub struct Unable(pub String);
 #[error("no memory")]
 pub struct NoMemory;
 
+/// How often a design would have taken locks that CPUs share.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Locks {
+    /// The lock of a cache's lists of slabs.
+    pub lists: u64,
+    /// The lock of the level that CPUs share above the slabs: a depot, a barn.
+    pub depot: u64,
+}
+
 /// A design's counts for a cache. All are 0 for large kmalloc, which has neither slabs nor magazines.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
@@ -111,9 +120,9 @@ pub trait Design {
     /// # Errors
     /// There is no memory.
     fn alloc(&mut self, at: At, cache: u32, bytes: u64) -> Result<Self::Object, NoMemory>;
-    /// Adds a slab from before the stream, in which `free` objects are free. Returns its objects in use; none if the design
-    /// cannot begin with slabs.
-    fn start(&mut self, _at: At, _cache: u32, _used: u32, _free: u32) -> Vec<Self::Object> {
+    /// Adds a slab from before the stream, in which `free` objects are free; it is the CPU's own slab if `owned`. Returns its
+    /// objects in use; none if the design cannot begin with slabs.
+    fn start(&mut self, _at: At, _cache: u32, _used: u32, _free: u32, _owned: bool) -> Vec<Self::Object> {
         vec![]
     }
     /// Frees an object of the cache.
@@ -140,6 +149,10 @@ pub trait Design {
     fn counts(&self, cache: u32) -> CacheCounts;
     /// Operations on objects of slabs, by where they were served.
     fn paths(&self) -> Paths;
+    /// The locks that operations on objects took; 0 for a design that does not count them.
+    fn locks(&self) -> Locks {
+        Locks::default()
+    }
     /// A cache, slab by slab; `None` for large kmalloc.
     fn show(&self, cache: u32) -> Option<ShownCache>;
     /// The allocator of its pages.

@@ -287,11 +287,11 @@ impl<'s, D: Design> Engine<'s, D> {
                 What::Shrink { objects, slabs }
             }
             Action::Nothing => What::Nothing,
-            Action::Start { cache, used, free } => {
+            Action::Start { cache, used, free, owned } => {
                 if cache as usize >= self.served.len() {
                     return None;
                 }
-                let objects = self.design.start(at, cache, used, free);
+                let objects = self.design.start(at, cache, used, free, owned);
                 self.objects.insert_none(used.checked_sub(objects.len() as u32)?);
                 objects
                     .into_iter()

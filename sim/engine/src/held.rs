@@ -52,14 +52,20 @@ impl Levels {
                 Holder::Cpu(cpu) => &mut levels.cpus[cpu as usize],
                 Holder::Shared => &mut levels.shared[0],
             };
-            own.push(Level::new(name, objects.len(), *room));
+            let places = objects.iter().map(|object| (object.page, object.index)).collect();
+            own.push(Level::new(name, places, *room));
         }
         for OwnSlabs { cpu, name, slabs: own } in own {
-            let free = own.iter().map(|slab| usize::from(slabs.free_quietly(*slab))).sum();
+            let free = |slab: &u32| {
+                let (slab, page) = (*slab, slabs.page(*slab));
+                let free = (0..slabs.objects_of(slab)).filter(move |index| !slabs.is_out(slab, *index));
+                free.map(move |index| (page, index))
+            };
+            let places = own.iter().flat_map(free).collect();
             let room = own.iter().map(|slab| usize::from(slabs.objects_of(*slab))).sum();
             // A policy may have more CPUs than the stream, which have no operations.
             if let Some(levels) = levels.cpus.get_mut(*cpu as usize) {
-                levels.push(Level::new(name, free, room));
+                levels.push(Level::new(name, places, room));
             }
         }
         levels

@@ -1,6 +1,7 @@
 //! The levels between a CPU and the slabs of a cache, for any design.
 
 use serde::Serialize;
+use uslab::ObjectPlace;
 use uslab_magazine::{DepotView, LayerView, MagazineView};
 
 /// A level that holds objects: a stack, a sheaf, an array.
@@ -13,6 +14,8 @@ pub struct Level {
     pub objects: u32,
     /// The number of objects that fit into it.
     pub room: u32,
+    /// The objects, the next to be handed out last: the first page of the slab, and the object in it.
+    pub places: Vec<(u32, u16)>,
 }
 
 /// The levels of a cache that CPUs have, and those that they share.
@@ -25,24 +28,26 @@ pub struct Levels {
 }
 
 impl Level {
-    /// A level with `objects` objects and room for `room`.
-    pub fn new(name: &'static str, objects: usize, room: usize) -> Self {
-        Self { name, objects: objects as u32, room: room.max(objects) as u32 }
+    /// Creates a level that holds `places` and has room for `room` objects.
+    pub fn new(name: &'static str, places: Vec<(u32, u16)>, room: usize) -> Self {
+        Self { name, objects: places.len() as u32, room: room.max(places.len()) as u32, places }
     }
 }
 
 impl Levels {
-    /// The levels of the shipping allocator: a stack for each CPU, which moves in magazines, and a depot for
-    /// each node.
-    pub(crate) fn shipping<T>(layer: &LayerView<T>) -> Self {
-        let rounds = |magazines: &[MagazineView<T>]| magazines.iter().map(|m| m.rounds.len()).sum();
+    /// The levels of the shipping allocator: a stack for each CPU, which moves in magazines of `capacity`, and a depot for each
+    /// node.
+    pub(crate) fn shipping(layer: &LayerView<ObjectPlace>, capacity: u32) -> Self {
+        let places = |magazine: &MagazineView<ObjectPlace>| {
+            magazine.rounds.iter().map(|place| (place.slab.get(), place.index)).collect::<Vec<_>>()
+        };
         let cpus = layer.cpus.iter().map(|cpu| {
-            let capacity = cpu.magazines.first().map_or(0, |magazine| magazine.capacity);
-            vec![Level::new("stack", rounds(&cpu.magazines), (cpu.most * capacity) as usize)]
+            let stack = cpu.magazines.iter().rev().flat_map(places).collect();
+            vec![Level::new("stack", stack, (cpu.most * capacity) as usize)]
         });
-        let depot = |depot: &DepotView<T>| {
+        let depot = |depot: &DepotView<ObjectPlace>| {
             let magazines = depot.full.iter();
-            magazines.map(|m| Level::new("magazine", m.rounds.len(), m.capacity as usize)).collect()
+            magazines.map(|m| Level::new("magazine", places(m), m.capacity as usize)).collect()
         };
         Self { cpus: cpus.collect(), shared: layer.depots.iter().map(depot).collect() }
     }

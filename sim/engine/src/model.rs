@@ -3,7 +3,7 @@
 //! A model has no memory behind it and takes no lock. It determines the places of objects, and [reports](Op::did) what would cost
 //! a lock or a cache line.
 
-use crate::design::{At, CacheCounts, Design, Manner, NoMemory, Unable};
+use crate::design::{At, CacheCounts, Design, Locks, Manner, NoMemory, Unable};
 use crate::held::{Held, Holder, OwnSlabs};
 use crate::levels::Levels;
 use crate::pages::{PageSource, Pages, SlabPages};
@@ -110,6 +110,8 @@ pub trait Policy: Debug + Sized {
     fn alloc(&mut self, op: &mut Op<'_>) -> Result<Object, NoMemory>;
     /// Takes an object, to keep it or to return it to its slab.
     fn free(&mut self, op: &mut Op<'_>, object: Object);
+    /// Makes a slab from before the stream, which is on a [shared list](Self::SHARED_LISTS), the CPU's own.
+    fn adopt(&mut self, _: &mut Op<'_>, _slab: u32) {}
     /// Called periodically: see [`TICK`](Self::TICK).
     fn tick(&mut self, _: &mut Op<'_>) {}
     /// Called if an operation had to wait for what CPUs share.
@@ -262,6 +264,7 @@ pub struct Model<'p, P: Policy> {
     shared: u64,
     deeds: Vec<Deed>,
     paths: Paths,
+    locks: Locks,
     ticks: u64,
     /// The first violation, and the object that was handed out wrongly.
     wrong: Option<(String, Object)>,
@@ -308,6 +311,7 @@ impl<'p, P: Policy> Model<'p, P> {
             shared: 0,
             deeds: vec![],
             paths: Paths::default(),
+            locks: Locks::default(),
             ticks: 0,
             wrong: None,
         })
@@ -388,6 +392,13 @@ impl<'p, P: Policy> Model<'p, P> {
             Path::Commit => &mut self.paths.commit,
         };
         *count += 1;
+        for deed in &self.deeds {
+            match deed {
+                Deed::Refill(_) | Deed::Flush(_) | Deed::Relist => self.locks.lists += 1,
+                Deed::Exchange | Deed::Miss => self.locks.depot += 1,
+                Deed::Swap | Deed::Widened | Deed::Remote | Deed::Made | Deed::Released => {}
+            }
+        }
     }
     fn of_all<T>(&mut self, at: At, mut act: impl FnMut(&mut P, &mut Op<'_>) -> T) -> Vec<T> {
         let Self { caches, slab_pages, shared, deeds, .. } = self;
@@ -487,14 +498,14 @@ impl<'p, P: Policy> Design for Model<'p, P> {
         self.end();
         Ok(Given::Object(object))
     }
-    fn start(&mut self, at: At, cache: u32, used: u32, free: u32) -> Vec<Given<'p>> {
+    fn start(&mut self, at: At, cache: u32, used: u32, free: u32, owned: bool) -> Vec<Given<'p>> {
         let (Some((partial, full)), Some(own)) = (P::SHARED_LISTS, &mut self.caches[cache as usize]) else {
             return vec![];
         };
         // Slabs may have fewer objects here.
         let slabs = (used + free).div_ceil(u32::from(own.slabs.objects()));
         let mut objects = Vec::with_capacity(used as usize);
-        own.op(at, &mut self.slab_pages, &mut self.shared, &mut self.deeds, |_, op| {
+        own.op(at, &mut self.slab_pages, &mut self.shared, &mut self.deeds, |policy, op| {
             for n in 1..=slabs {
                 let Ok(slab) = op.make(partial) else { break };
                 let until = (u64::from(used) * u64::from(n) / u64::from(slabs)) as usize;
@@ -504,6 +515,9 @@ impl<'p, P: Policy> Design for Model<'p, P> {
                     objects.push(object);
                 }
                 op.slabs.relist(slab, if op.slabs.free(slab) == 0 { full } else { partial }, End::Back);
+                if owned {
+                    policy.adopt(op, slab);
+                }
             }
         });
         let given = objects.into_iter().take_while(|object| own.slabs.hand_out(*object).is_ok());
@@ -572,6 +586,9 @@ impl<'p, P: Policy> Design for Model<'p, P> {
     }
     fn paths(&self) -> Paths {
         self.paths
+    }
+    fn locks(&self) -> Locks {
+        self.locks
     }
     fn show(&self, number: u32) -> Option<ShownCache> {
         let (slabs, policy) = self.cache(number)?;

@@ -29,9 +29,10 @@ impl<'m> Shipping<'m> {
     }
     /// The stack of a CPU for a cache; `None` for large kmalloc, and without magazines.
     fn stack(&self, cpu: u32, cache: u32) -> Option<Level> {
+        let capacity = self.counts(cache).capacity as u32;
         // SAFETY: the engine is the subsystem's only user, and it runs on this thread.
         let view = unsafe { self.cache(cache)?.view() };
-        Levels::shipping(&view.magazines?).cpus.swap_remove(cpu as usize).pop()
+        Levels::shipping(&view.magazines?, capacity).cpus.swap_remove(cpu as usize).pop()
     }
     pub(crate) fn cache(&self, cache: u32) -> Option<&'m KmemCache> {
         self.caches.get(cache as usize).copied().flatten()
@@ -135,8 +136,9 @@ impl<'m> Design for Shipping<'m> {
     }
     fn show(&self, number: u32) -> Option<ShownCache> {
         let cache = self.cache(number)?;
+        let capacity = self.counts(number).capacity as u32;
         // SAFETY: the engine is the subsystem's only user, and it runs on this thread.
-        Some(ShownCache::shipping(number, &unsafe { cache.view() }))
+        Some(ShownCache::shipping(number, &unsafe { cache.view() }, capacity))
     }
     fn pages(&self) -> &PageAllocator {
         self.machine.subsystem.pages()

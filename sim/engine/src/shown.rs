@@ -43,8 +43,8 @@ pub(crate) fn letter(cpu: usize) -> u8 {
 }
 
 impl ShownCache {
-    /// Shows a cache of the shipping allocator.
-    pub(crate) fn shipping(cache: u32, view: &CacheView) -> Self {
+    /// Shows a cache of the shipping allocator, whose magazines have room for `capacity` objects.
+    pub(crate) fn shipping(cache: u32, view: &CacheView, capacity: u32) -> Self {
         let mut slabs: Vec<_> = view.slabs.iter().take(MOST_SLABS).collect();
         // Full slabs are the most frequent and the least interesting: if there are too many slabs, the others come first.
         if view.slabs.len() > MOST_SLABS {
@@ -73,7 +73,7 @@ impl ShownCache {
             for depot in &layer.depots {
                 depot.full.iter().for_each(|magazine| hold(magazine, b'd'));
             }
-            levels = Levels::shipping(layer);
+            levels = Levels::shipping(layer, capacity);
         }
         let slabs = slabs.into_iter().zip(bits).map(|(slab, bits)| ShownSlab {
             page: slab.page.get(),

@@ -30,7 +30,7 @@ use uslab_buddy::ZoneKind;
 
 /// The first bytes of a stream.
 pub const MAGIC: &[u8; 8] = b"uslabops";
-const VERSION: u64 = 3;
+const VERSION: u64 = 4;
 const COLUMNS: usize = 8;
 const NEW_CPU: u8 = 1 << 4;
 const GOES_ON: u8 = 1 << 5;
@@ -63,6 +63,7 @@ enum Code {
     Shrink,
     Nothing,
     Start,
+    StartOwned,
 }
 
 impl Code {
@@ -76,6 +77,7 @@ impl Code {
             5 => Self::SplitPages,
             6 => Self::Shrink,
             8 => Self::Start,
+            9 => Self::StartOwned,
             _ => Self::Nothing,
         }
     }
@@ -139,6 +141,8 @@ pub enum Action {
         used: u32,
         /// The number of free objects.
         free: u32,
+        /// It is the CPU's own.
+        owned: bool,
     },
 }
 
@@ -452,7 +456,8 @@ impl Reader {
                 Action::Shrink { cache: cache.checked_sub(1) }
             }
             Code::Nothing => Action::Nothing,
-            Code::Start => Action::Start {
+            code @ (Code::Start | Code::StartOwned) => Action::Start {
+                owned: code == Code::StartOwned,
                 cache: u32::try_from(self.next(stream, Column::Cache)?).ok()?,
                 used: u16::try_from(self.next(stream, Column::Bytes)?).ok()?.into(),
                 free: u16::try_from(self.next(stream, Column::Bytes)?).ok()?.into(),
@@ -516,12 +521,12 @@ impl Writer {
         }
     }
     /// Adds a slab from before the stream, in which the objects at these addresses and `others` more are in use, and `free` are
-    /// free.
+    /// free. It is the CPU's own slab if `owned`.
     ///
     /// # Panics
     /// Panics if there is no such cache.
-    pub fn start(&mut self, cpu: u32, cache: u32, used: &[u64], others: u32, free: u32) {
-        self.code(Code::Start, cpu);
+    pub fn start(&mut self, cpu: u32, cache: u32, used: &[u64], others: u32, free: u32, owned: bool) {
+        self.code(if owned { Code::StartOwned } else { Code::Start }, cpu);
         self.put(Column::Cache, cache.into());
         self.put(Column::Bytes, used.len() as u64 + u64::from(others));
         self.put(Column::Bytes, free.into());
@@ -583,7 +588,10 @@ impl Writer {
     }
     /// Frees the object at `ptr`; returns `false` if there is none.
     pub fn free(&mut self, cpu: u32, ptr: u64) -> bool {
-        let Some(number) = self.objects.remove(&ptr) else { return false };
+        let Some(number) = self.objects.remove(&ptr) else {
+            self.manner = Manner::Plain;
+            return false;
+        };
         self.code(Code::Free, cpu);
         self.put(Column::Age, self.born - 1 - number);
         true
@@ -705,7 +713,7 @@ mod tests {
         writer.free_pages(0, 65, 0);
         writer.begin(1_005_000);
         writer.alloc(0, 0, 0x2000, 192);
-        writer.start(0, 0, &[0x3000], 2, 7);
+        writer.start(0, 0, &[0x3000], 2, 7, true);
         writer.allow(Manner::AfterGrace);
         writer.free(0, 0x3000);
         writer.shrink(0, Some(0));
@@ -758,7 +766,7 @@ mod tests {
                 vec![
                     (0, Action::Free { age: 1 }),
                     (0, alloc(0, 0)),
-                    (0, Action::Start { cache: 0, used: 3, free: 7 }),
+                    (0, Action::Start { cache: 0, used: 3, free: 7, owned: true }),
                     (0, Action::Free { age: 2 }),
                     (0, Action::Shrink { cache: Some(0) }),
                     (0, Action::Shrink { cache: None })
@@ -772,8 +780,8 @@ mod tests {
         let bytes = sample().write();
         assert_eq!(Stream::read(b"# tracer: nop"), Err(StreamError::Other));
         let mut newer = bytes.clone();
-        newer[MAGIC.len()] = 4;
-        assert_eq!(Stream::read(&newer).unwrap_err().to_string(), "a stream of version 4: expected 3");
+        newer[MAGIC.len()] = 5;
+        assert_eq!(Stream::read(&newer).unwrap_err().to_string(), "a stream of version 5: expected 4");
         for len in MAGIC.len()..bytes.len() {
             assert_eq!(Stream::read(&bytes[..len]), Err(StreamError::Damaged), "the first {len} bytes");
         }

@@ -108,6 +108,25 @@ impl Progress {
         bar.set_message(name);
         Stage(bar)
     }
+
+    /// Shows a line instead of a bar.
+    pub fn line(&mut self, text: String) {
+        if self.bar.is_hidden() && std::io::stderr().is_terminal() {
+            self.bar = ProgressBar::new_spinner();
+            // As above.
+            if let Ok(style) = ProgressStyle::with_template("{wide_msg}") {
+                self.bar.set_style(style);
+            }
+        }
+        self.bar.set_message(text);
+        self.bar.tick();
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
 }
 
 /// A stage of a [`Progress`]; its bar is removed on drop.

@@ -14,7 +14,8 @@ use std::time::Duration;
 /// buffer lost; the formats of the events; the kernel's release and command line.
 ///
 /// The running kernel is recorded as root, with tracefs mounted, in a tracing instance of our own, which is gone afterwards; other
-/// tracing is not disturbed. Moments: `before` and `after`, and with --shrink `end`. Ctrl-C ends it, and nothing is kept.
+/// tracing is not disturbed. Events are written to the folder while they happen, so the disk limits the length; what the kernel lost all the
+/// same is counted. Moments: `before` and `after`, and with --shrink `end`. Ctrl-C ends it, and nothing is kept.
 ///
 /// With --qemu a kernel of a distribution is booted for it, and needs no root: qemu-system-x86_64 and a static busybox do (Debian:
 /// qemu-system-x86, busybox-static). Events are on from early boot; caches are shrunk before `before` and before `end`, so that these
@@ -24,8 +25,8 @@ use std::time::Duration;
 #[command(after_help = "\
 Examples:
   sudo uslab record --seconds 30
-  sudo uslab record --out build --buffer 256M -- make -j8
-  apt-get download linux-image-6.1.0-56-amd64 && dpkg-deb -x linux-image-6.1.0-56-amd64_*.deb linux
+  sudo uslab record --out build -- make -j8
+  apt-get download $(apt-cache depends linux-image-amd64 | sed -n 's/.*Depends: //p') && dpkg-deb -x linux-image-*.deb linux
   uslab record --out a --qemu linux --workload load.sh
   uslab record --out b --qemu linux --workload load.sh --append slub_max_order=0 --set cpu_partial=0
   uslab record --out c --qemu linux --workload load --workload load.sh --cpus 8 -- load.sh 5000
@@ -37,7 +38,8 @@ pub(super) struct Args {
     /// How long, where there is no COMMAND. Default: 10.
     #[arg(long, value_name = "N", conflicts_with_all = ["command", "qemu"], value_parser = clap::value_parser!(u64).range(1..))]
     seconds: Option<u64>,
-    /// Memory of each CPU's trace buffer: bytes, or with K, M, G. An event takes some 50.
+    /// Memory of each CPU's trace buffer: bytes, or with K, M, G. An event takes some 50. The running kernel's are emptied all the time;
+    /// those of a booted one hold the whole trace.
     #[arg(long, value_name = "BYTES", default_value = "64M", value_parser = bytes)]
     buffer: u64,
     /// Shrink all caches before the table `before`, and again after `after`, before a last table `end`. It costs the running kernel a
@@ -47,8 +49,8 @@ pub(super) struct Args {
     /// Where tracefs is mounted. Default: /sys/kernel/tracing or /sys/kernel/debug/tracing.
     #[arg(long, value_name = "DIR", conflicts_with = "qemu")]
     tracefs: Option<PathBuf>,
-    /// Boot this kernel: a file vmlinuz-RELEASE with lib/modules/RELEASE beside its folder, or the folder of an unpacked linux-image
-    /// package.
+    /// Boot this kernel: the folder of unpacked packages (linux-image of Debian, linux-binary and linux-modules from 7.x on, kernel-core
+    /// of Fedora), or a file: vmlinuz-RELEASE with lib/modules/RELEASE beside its folder, or a bzImage.
     #[arg(long, value_name = "KERNEL")]
     qemu: Option<PathBuf>,
     /// With --qemu, more of the kernel's command line, e.g. `slab_max_order=0 slab_nomerge` (before 6.6 `slub_max_order=0`).

@@ -1,7 +1,7 @@
 //! `uslab slabs`.
 
 use crate::output::command::Outcome;
-use crate::output::{Place, say, tell};
+use crate::output::{Form, Place, json_text, say, write_all};
 use crate::slabs::{Change, Report, Snapshot, Sort};
 use anyhow::bail;
 use serde::Serialize;
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 ///
 /// Without PLACE, this machine's: /proc/slabinfo, /sys/kernel/slab, meminfo and buddyinfo (as root). PLACE is a folder of copies (a
 /// sosreport that was unpacked; `slabinfo`, and `slab` or `sys/kernel/slab`, beside each other; a recording of `uslab record`), a moment
-/// of a recording (FOLDER/before), or one slabinfo.
+/// of a recording (FOLDER/before), or one slabinfo. Of a vmcore it is what `kmem -s` of crash or `corelens -M slabinfo` of drgn-tools prints.
 ///
 /// Holes are free objects in slabs that have others in use. A shrink frees only slabs that are wholly empty, which the tables do not
 /// count: the bounds follow from the kernel's rules (a node keeps at most `min_partial` empty slabs; CPUs hold a few more; free objects in
@@ -28,6 +28,7 @@ Examples:
   uslab slabs sosreport-host-2026-11-28/
   uslab slabs recording/before --against recording/after
   uslab slabs slabinfo.txt --cpus 64 --json slabs.json
+  uslab slabs sosreport-host/ --all --html slabs.html
   ssh host sudo cat /proc/slabinfo | uslab slabs -
 
 Copies to look at elsewhere:
@@ -52,6 +53,9 @@ pub(super) struct Args {
     /// Present CPUs of the machine. Default: as the tables say.
     #[arg(long, value_name = "N")]
     cpus: Option<u32>,
+    /// Write the report as a page: FILE, or `-` for standard output. One file for any browser, without a network.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["watch", "against"])]
+    html: Option<PathBuf>,
     /// Read again every SECONDS (0.1 to 3600; default 2) and show what changed, until it is interrupted.
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, require_equals = true, default_missing_value = "2", value_parser = seconds)]
     watch: Option<Duration>,
@@ -102,16 +106,28 @@ pub(super) fn run(args: &Args, json: Option<Place>) -> anyhow::Result<Outcome> {
         }
         return watch(args, interval);
     }
+    let html = args.html.as_deref().map(|path| Place::open(Form::Html, path)).transpose()?;
+    Place::apart([&json, &html])?;
+    let to_stdout = [&json, &html].into_iter().flatten().any(Place::is_stdout);
     let report = args.read(args.place.as_deref())?;
-    let Some(later) = &args.against else {
-        let text = report.text(args.rows());
-        tell(&Told { report, change: None }, &text, json)?;
-        return Ok(Outcome::Done);
+    let page = html.map(|place| (place, report.page(args.rows())));
+    let (told, text) = match &args.against {
+        None => {
+            let text = report.text(args.rows());
+            (Told { report, change: None }, text)
+        }
+        Some(later) => {
+            let later = args.read(Some(later))?;
+            let change = Change::new(&report, &later);
+            let text = format!("{}\n{}", change.text(args.rows()), later.text(args.rows()));
+            (Told { report: later, change: Some(change) }, text)
+        }
     };
-    let later = args.read(Some(later))?;
-    let change = Change::new(&report, &later);
-    let text = format!("{}\n{}", change.text(args.rows()), later.text(args.rows()));
-    tell(&Told { report: later, change: Some(change) }, &text, json)?;
+    let json = json.map(|place| json_text(&told).map(|text| (place, text))).transpose()?;
+    write_all(json.into_iter().chain(page))?;
+    if !to_stdout {
+        say(&text)?;
+    }
     Ok(Outcome::Done)
 }
 

@@ -6,6 +6,7 @@ use crate::web;
 use anyhow::{Context, bail};
 use serde::Serialize;
 use std::fs;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -15,21 +16,30 @@ use uslab_engine::course::{Check, Verdict};
 /// Built from `sim/web` by `.ci/web --write`.
 const TEMPLATE: &str = include_str!("../../web/built/failure.html");
 
+/// An exercise runs in the process that says what came of it. Only what says so with a word that this process was given before, and
+/// that nothing else of it holds, is believed.
 const MAIN: &str = r#"
 #![allow(dead_code)]
+#![forbid(unsafe_code)]
 #[path = "exercise.rs"]
 mod exercise;
 
 #[cfg(not(loom))]
-fn main() {
-    let arguments: Vec<String> = std::env::args().collect();
-    let seed = arguments[1].parse().expect("a seed");
-    let verdict = uslab_engine::course::{lab}::<exercise::Mine{of}>(seed);
-    std::fs::write(&arguments[2], verdict.json()).expect("a place for the verdict");
+fn judge(seed: &str) -> String {
+    uslab_engine::course::{lab}::<exercise::Mine{of}>(seed.parse().expect("a seed")).json()
 }
 #[cfg(loom)]
-fn main() {
+fn judge(_: &str) -> String {
     {models}
+    String::new()
+}
+
+fn main() {
+    let mut word = String::new();
+    std::io::stdin().read_line(&mut word).expect("a word");
+    let arguments: Vec<String> = std::env::args().collect();
+    word += &judge(&arguments[1]);
+    std::fs::write(&arguments[2], word).expect("a place for the verdict");
 }
 "#;
 
@@ -183,14 +193,26 @@ debug-assertions = true
         Ok(Ok(program))
     }
 
-    /// Runs a program; `None`: it did not end.
-    fn run(&self, command: &mut Command) -> anyhow::Result<Option<ExitStatus>> {
-        command.current_dir(self.folder.path()).stdin(Stdio::null());
+    /// Runs a program; `None`: it did not end. If it says what came of it, that is the text.
+    fn run(&self, command: &mut Command) -> anyhow::Result<Option<(ExitStatus, Option<String>)>> {
+        let mut word = [0; 16];
+        fs::File::open("/dev/urandom")
+            .and_then(|mut random| random.read_exact(&mut word))
+            .context("/dev/urandom")?;
+        let word = format!("{:032x}\n", u128::from_ne_bytes(word));
+        let place = self.path("said.json");
+        command.arg(self.how.seed.to_string()).arg(&place);
+        command.current_dir(self.folder.path()).stdin(Stdio::piped());
         let mut child = command.spawn().context("the exercise")?;
+        if let Some(mut stdin) = child.stdin.take() {
+            // What ends before it reads has said nothing.
+            let _ = stdin.write_all(word.as_bytes());
+        }
         let end = Instant::now() + self.how.limit;
         loop {
             if let Some(status) = child.try_wait()? {
-                return Ok(Some(status));
+                let said = fs::read_to_string(&place).ok();
+                return Ok(Some((status, said.and_then(|said| said.strip_prefix(&word).map(str::to_owned)))));
             }
             if Instant::now() > end {
                 child.kill()?;
@@ -206,18 +228,13 @@ debug-assertions = true
 
     /// What it is on streams.
     fn judge(&self, program: &Path, verdict: &mut Verdict) -> anyhow::Result<()> {
-        let place = self.path("verdict.json");
         let mut command = Command::new(program);
-        command
-            .arg(self.how.seed.to_string())
-            .arg(&place)
-            .env("RUST_BACKTRACE", "0")
-            .stdout(std::io::stderr());
-        let Some(status) = self.run(&mut command)? else {
+        command.env("RUST_BACKTRACE", "0").stdout(std::io::stderr());
+        let Some((status, said)) = self.run(&mut command)? else {
             verdict.checks.push(self.late());
             return Ok(());
         };
-        match fs::read_to_string(&place).ok().and_then(|text| serde_json::from_str(&text).ok()) {
+        match said.and_then(|text| serde_json::from_str(&text).ok()) {
             Some(found) if status.success() => *verdict = found,
             _ => verdict.checks.push(Check::new("it says what came of it", status.to_string(), false)),
         }
@@ -239,11 +256,11 @@ debug-assertions = true
             .env("MODEL_ROWS", &rows)
             .env("RUST_BACKTRACE", "0");
         command.stdout(file(&said)?).stderr(file(&self.path("panic"))?);
-        let Some(status) = self.run(&mut command)? else {
+        let Some((status, said)) = self.run(&mut command)? else {
             verdict.checks.push(self.late());
             return Ok(None);
         };
-        if status.success() {
+        if status.success() && said.is_some() {
             let rows = fs::read_to_string(rows).unwrap_or_default();
             let orders: u64 = rows.lines().filter_map(executions).sum();
             verdict.checks.push(Check::new(
@@ -255,7 +272,11 @@ debug-assertions = true
         }
         let story = Story::read(&story).ok();
         let panic = fs::read_to_string(self.path("panic")).unwrap_or_default();
-        let found = story.as_ref().map_or_else(|| panic.trim().to_owned(), |story| story.end.clone());
+        let found = match &story {
+            Some(story) => story.end.clone(),
+            None if status.success() => "it ended before all orders were tried".to_owned(),
+            None => panic.trim().to_owned(),
+        };
         verdict.checks.push(Check::new(WANTED, found, false));
         Ok(story)
     }

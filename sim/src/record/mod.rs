@@ -1,20 +1,27 @@
 //! A trace of a running kernel, with its tables: what `uslab replay` compares with, in one command.
 //!
 //! The steps are the same on the running kernel and in one that is [booted](qemu) for it (`steps.sh`): shell, because a guest has nothing else.
+//! Of the running kernel events are [taken](drain) meanwhile; a guest keeps them in its buffers.
 
+mod drain;
+mod format;
 pub mod qemu;
+mod ring;
 
-use crate::output::grouped;
+use crate::output::{Progress, grouped};
 use anyhow::{Context, bail};
+use drain::{Drain, Taken};
+use format::Printer;
+use rustc_hash::FxHashMap;
 use serde::Serialize;
 use std::fmt;
 use std::fs::{self, File};
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, IsTerminal, Read};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use uslab_magazine::sync::{AtomicBool, Ordering::Relaxed};
 
 /// Marks and tables.
@@ -124,11 +131,15 @@ impl Folder {
         fs::read_to_string(&path).with_context(|| path.display().to_string())
     }
 
-    /// Names it, with the trace from `trace`.
-    fn finish(self, mut trace: File, status: &str) -> anyhow::Result<Recorded> {
+    /// Writes the trace from its text.
+    fn pack(&self, text: impl Read) -> anyhow::Result<()> {
         let path = self.file(TRACE);
-        let packed = File::create(&path).and_then(|to| zstd::stream::copy_encode(&mut trace, to, 3));
-        packed.with_context(|| path.display().to_string())?;
+        let packed = File::create(&path).and_then(|to| zstd::stream::copy_encode(text, to, 3));
+        packed.with_context(|| path.display().to_string())
+    }
+
+    /// Names it, when its trace is written.
+    fn finish(self, status: &str) -> anyhow::Result<Recorded> {
         let stats = self.read("ftrace-stats.txt")?;
         let lost = lost(&stats);
         let kernel = self.read("kernel.txt")?.trim().to_owned();
@@ -136,7 +147,7 @@ impl Folder {
         Ok(Recorded {
             folder: self.to.clone(),
             kernel,
-            events: sum(&stats, &["entries"]),
+            events: sum(&stats, &["entries", "read events"]),
             lost: lost.iter().map(|(_, lost)| lost).sum(),
             losers: lost.into_iter().map(|(cpu, _)| cpu).collect(),
             status: status.trim().parse().unwrap_or(0),
@@ -157,11 +168,13 @@ fn sum(stats: &str, names: &[&str]) -> u64 {
     counts.filter(|(name, _)| names.contains(name)).filter_map(|(_, n)| n.trim().parse::<u64>().ok()).sum()
 }
 
+/// What statistics call events that were lost.
+const LOSSES: [&str; 3] = ["overrun", "commit overrun", "dropped events"];
+
 /// CPUs that lost events, and how many.
 fn lost(stats: &str) -> Vec<(String, u64)> {
     let cpus = stats.split("== ").filter_map(|cpu| cpu.split_once('\n'));
-    let lost = cpus
-        .map(|(cpu, stats)| (cpu.to_owned(), sum(stats, &["overrun", "commit overrun", "dropped events"])));
+    let lost = cpus.map(|(cpu, stats)| (cpu.to_owned(), sum(stats, &LOSSES)));
     lost.filter(|(_, lost)| *lost > 0).collect()
 }
 
@@ -174,7 +187,7 @@ fn interrupts() -> anyhow::Result<Arc<AtomicBool>> {
 }
 
 /// Waits for a child while `go_on` says so; else ends it.
-fn wait(child: &mut Child, go_on: impl Fn() -> anyhow::Result<()>) -> anyhow::Result<ExitStatus> {
+fn wait(child: &mut Child, mut go_on: impl FnMut() -> anyhow::Result<()>) -> anyhow::Result<ExitStatus> {
     loop {
         if let Some(status) = child.try_wait()? {
             return Ok(status);
@@ -226,6 +239,9 @@ fn refused(path: &Path, error: &io::Error) -> anyhow::Error {
             "not permitted; expected root (sudo uslab record), and a kernel that is not locked down. A kernel of its own needs neither: \
              --qemu"
         }
+        ErrorKind::NotFound if !path.to_string_lossy().contains("trac") => {
+            "not there; expected a kernel with CONFIG_SLUB_DEBUG, and both mounted (mount -t proc proc /proc; mount -t sysfs sysfs /sys)"
+        }
         ErrorKind::NotFound => {
             "not there; expected tracefs (mount -t tracefs tracefs /sys/kernel/tracing, or --tracefs DIR where it is mounted) of a \
              kernel with tracing and SLUB"
@@ -272,13 +288,25 @@ pub fn record(out: &Path, options: &Options) -> anyhow::Result<Recorded> {
     for event in &events {
         instance.write(&format!("events/kmem/{event}/enable"), "1")?;
     }
+    let mut drain = Drain::start(&tracefs, &instance.0, &folder.partial)?;
+    let mut seen = Seen::new(&tracefs, &instance.0);
     let mut steps = Command::new("/bin/sh");
     steps.args(["-c", STEPS, "steps.sh"]).arg(&instance.0).arg(&folder.partial);
     steps.arg(u8::from(options.shrink).to_string()).arg(options.seconds.to_string()).args(&options.command);
     let mut steps = steps.spawn().context("/bin/sh")?;
-    let status = wait(&mut steps, || match interrupted.load(Relaxed) {
-        true => bail!(INTERRUPTED),
-        false => Ok(()),
+    let go_on = || -> anyhow::Result<()> {
+        match interrupted.load(Relaxed) {
+            true => bail!(INTERRUPTED),
+            false => Ok(()),
+        }
+    };
+    let status = wait(&mut steps, || {
+        go_on()?;
+        if drain.has_failed() {
+            drain.stop()?;
+        }
+        seen.look(drain.taken());
+        Ok(())
     })?;
     if status.signal() == Some(SIGINT) {
         bail!(INTERRUPTED);
@@ -286,11 +314,96 @@ pub fn record(out: &Path, options: &Options) -> anyhow::Result<Recorded> {
     if !status.success() {
         bail!("the steps of the recording: {status}; what failed stands above");
     }
-    let trace = instance.0.join("trace");
-    let trace = File::open(&trace).map_err(|error| refused(&trace, &error))?;
+    drain.stop()?;
+    let commands = seen.finish();
+    let kallsyms = fs::read("/proc/kallsyms").unwrap_or_default();
+    let printer =
+        Printer::new(drain::formats(&tracefs, &events)?, &String::from_utf8_lossy(&kallsyms), commands);
+    let progress = Progress::new();
+    let stage = progress.stage("printing", drain.taken().events);
+    drain.print(&folder.partial, online(), printer, |events| {
+        stage.at(events);
+        go_on()
+    })?;
     let status = folder.read("status.txt")?;
     fs::remove_file(folder.file("status.txt"))?;
-    folder.finish(trace, &status)
+    folder.finish(&status)
+}
+
+/// CPUs that are online.
+fn online() -> usize {
+    let cpus = fs::read_to_string("/sys/devices/system/cpu/online").ok();
+    let count = cpus.and_then(|cpus| crate::slabs::cpus_of_ranges(&cpus));
+    count.unwrap_or_else(|| uslab_magazine::Cpus::os().count()) as usize
+}
+
+/// How often the names of commands are read: the kernel keeps those of the last few hundred processes.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// What is seen of a recording while it runs: the names of commands; and on a terminal, how it goes.
+struct Seen {
+    tracefs: PathBuf,
+    instance: PathBuf,
+    commands: FxHashMap<i32, String>,
+    begun: Instant,
+    last: (Instant, Taken),
+    progress: Progress,
+}
+
+impl Seen {
+    fn new(tracefs: &Path, instance: &Path) -> Self {
+        let begun = Instant::now();
+        let (tracefs, instance) = (tracefs.to_owned(), instance.to_owned());
+        let progress = Progress::new();
+        Self {
+            tracefs,
+            instance,
+            commands: FxHashMap::default(),
+            begun,
+            last: (begun, Taken::default()),
+            progress,
+        }
+    }
+
+    fn look(&mut self, taken: Taken) {
+        let now = Instant::now();
+        let (then, before) = self.last;
+        if now - then < LOOK {
+            return;
+        }
+        self.last = (now, taken);
+        self.read_commands();
+        if !io::stderr().is_terminal() {
+            return;
+        }
+        let megabytes = (taken.bytes - before.bytes) as f64 / 1e6 / (now - then).as_secs_f64();
+        self.progress.line(format!(
+            "{} s: {} events, {megabytes:.1} MB/s, {} lost",
+            (now - self.begun).as_secs(),
+            grouped(taken.events),
+            grouped(self.lost())
+        ));
+    }
+
+    /// Events that the buffers lost so far.
+    fn lost(&self) -> u64 {
+        let cpus = fs::read_dir(self.instance.join("per_cpu")).into_iter().flatten().flatten();
+        let stats = cpus.filter_map(|cpu| fs::read_to_string(cpu.path().join("stats")).ok());
+        stats.map(|stats| sum(&stats, &LOSSES)).sum()
+    }
+
+    /// A name that is gone again when it is wanted is known from before.
+    fn read_commands(&mut self) {
+        let text = fs::read(self.tracefs.join("saved_cmdlines")).unwrap_or_default();
+        let text = String::from_utf8_lossy(&text);
+        let lines = text.lines().filter_map(|line| line.split_once(' '));
+        self.commands.extend(lines.filter_map(|(pid, name)| Some((pid.parse().ok()?, name.to_owned()))));
+    }
+
+    fn finish(mut self) -> FxHashMap<i32, String> {
+        self.read_commands();
+        self.commands
+    }
 }
 
 #[cfg(test)]
@@ -306,10 +419,15 @@ mod tests {
 
     #[test]
     fn what_is_missing_is_told_with_what_to_do() {
-        let told = |kind| refused(Path::new("/sys/x"), &io::Error::from(kind)).to_string();
-        assert!(told(ErrorKind::PermissionDenied).starts_with("/sys/x: not permitted; expected root"));
-        assert!(told(ErrorKind::NotFound).contains("mount -t tracefs"));
-        assert!(told(ErrorKind::InvalidInput).starts_with("/sys/x: "));
+        let told = |path, kind| refused(Path::new(path), &io::Error::from(kind)).to_string();
+        const TRACING: &str = "/sys/kernel/tracing/x";
+        assert!(
+            told(TRACING, ErrorKind::PermissionDenied)
+                .starts_with("/sys/kernel/tracing/x: not permitted; expected root")
+        );
+        assert!(told(TRACING, ErrorKind::NotFound).contains("mount -t tracefs"));
+        assert!(told("/proc/slabinfo", ErrorKind::NotFound).contains("CONFIG_SLUB_DEBUG"));
+        assert!(told(TRACING, ErrorKind::InvalidInput).starts_with("/sys/kernel/tracing/x: "));
     }
 
     #[test]
@@ -323,8 +441,8 @@ mod tests {
         fs::write(folder.file("kernel.txt"), "6.1\n").expect("a file");
         fs::write(folder.file("ftrace-stats.txt"), "entries: 2\n").expect("a file");
         fs::write(folder.file("text"), "# tracer: nop\n").expect("a file");
-        let text = File::open(folder.file("text")).expect("a file");
-        let recorded = folder.finish(text, "3\n").expect("recorded");
+        folder.pack(File::open(folder.file("text")).expect("a file")).expect("packed");
+        let recorded = folder.finish("3\n").expect("recorded");
         assert_eq!((recorded.events, recorded.lost, recorded.status, &*recorded.kernel), (2, 0, 3, "6.1"));
         assert!(to.join(TRACE).exists() && !place.path().join("trace.partial").exists());
         assert!(Folder::new(&to).is_err_and(|error| error.to_string().contains("exists")));

@@ -1,7 +1,7 @@
 //! A kernel of a distribution's package, booted in qemu to be recorded.
 //!
-//! The guest has nothing but a static busybox, the workload, and the package's modules for the way out (9p). Events are on from early
-//! boot, so that nearly all objects are seen allocated.
+//! The guest has nothing but a static busybox, the workload, and the package's modules for the way out (9p; without it, a serial port).
+//! Events are on from early boot, so that nearly all objects are seen allocated.
 
 use super::{EVENTS, Folder, INTERRUPTED, Recorded, STEPS, interrupts, wait};
 use anyhow::{Context, bail};
@@ -26,7 +26,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// What to boot.
 #[derive(Clone, Debug)]
 pub struct Guest {
-    /// A `vmlinuz-RELEASE`, or the folder of an unpacked package.
+    /// A kernel's file, or the folder of unpacked packages.
     pub kernel: PathBuf,
     /// More of the kernel's command line.
     pub append: String,
@@ -89,7 +89,7 @@ pub fn record(out: &Path, guest: &Guest) -> anyhow::Result<Recorded> {
             Ok(())
         });
         match ended {
-            Ok(_) if folder.file("done").exists() => break,
+            Ok(_) if from_port(&folder)? => break,
             // KVM that is there may still not work, in a machine that is a guest itself.
             Ok(_) if *accelerator == "kvm" && !up() => {}
             Err(error) if error.to_string() == NOT_UP => {}
@@ -101,7 +101,9 @@ pub fn record(out: &Path, guest: &Guest) -> anyhow::Result<Recorded> {
             }
         }
     }
-    fs::remove_file(folder.file("qemu.txt"))?;
+    for name in ["qemu.txt", PORT] {
+        fs::remove_file(folder.file(name))?;
+    }
     let status = folder.read("done")?;
     let text = folder.file("trace.txt");
     let trace = File::open(&text)?;
@@ -109,7 +111,28 @@ pub fn record(out: &Path, guest: &Guest) -> anyhow::Result<Recorded> {
     for name in ["done", "trace.txt"] {
         fs::remove_file(folder.file(name))?;
     }
-    folder.finish(trace, &status)
+    folder.pack(trace)?;
+    folder.finish(&status)
+}
+
+/// What the guest wrote to its second serial port: an archive, if its kernel has no 9p.
+const PORT: &str = "port.tar";
+
+/// Unpacks what came through the serial port, if anything did. Returns `true` if the recording is complete.
+fn from_port(folder: &Folder) -> anyhow::Result<bool> {
+    let port = folder.file(PORT);
+    if fs::metadata(&port).is_ok_and(|port| port.len() > 0) {
+        let mut tar = Command::new("tar");
+        let status = tar.arg("-xf").arg(&port).arg("-C").arg(&folder.partial).status();
+        let packed = folder.file("trace.txt.gz");
+        // The guest may have ended in the middle of it.
+        if status.context("tar does not start")?.success() && packed.exists() {
+            let mut packed_trace = flate2::bufread::GzDecoder::new(BufReader::new(File::open(&packed)?));
+            std::io::copy(&mut packed_trace, &mut File::create(folder.file("trace.txt"))?)?;
+            fs::remove_file(packed)?;
+        }
+    }
+    Ok(folder.file("done").exists() && folder.file("trace.txt").exists())
 }
 
 /// What the guest says first.
@@ -145,6 +168,9 @@ fn qemu(guest: &Guest, accelerator: &str, kernel: &Path, initramfs: &Path, out: 
         "-serial",
         "stdio",
     ]);
+    let mut port = std::ffi::OsString::from("file:");
+    port.push(out.join(PORT));
+    qemu.arg("-serial").arg(port);
     qemu.args(["-smp", &guest.cpus.to_string(), "-m", &format!("{}K", guest.memory / 1024)]);
     qemu.arg("-kernel").arg(kernel).arg("-initrd").arg(initramfs);
     let mut share = std::ffi::OsString::from("local,mount_tag=out,security_model=none,path=");
@@ -161,31 +187,55 @@ fn qemu(guest: &Guest, accelerator: &str, kernel: &Path, initramfs: &Path, out: 
 }
 
 /// The kernel, and the folder of its modules if there is one.
+///
+/// Distributions have it as `boot/vmlinuz-RELEASE` (Debian until 6.x), or as `vmlinuz` in the folder of its modules (Debian from 7.x on,
+/// Fedora, Arch). A kernel that was built is any other file, and has no modules.
 fn kernel(given: &Path) -> anyhow::Result<(PathBuf, Option<PathBuf>)> {
     let shown = given.display();
-    let boot = given.join("boot");
-    let kernel = if boot.is_dir() {
-        let files = fs::read_dir(&boot)?.map(|file| Ok(file?.path())).collect::<std::io::Result<Vec<_>>>()?;
-        let mut kernels = files.into_iter().filter(|path| release(path).is_some());
-        match (kernels.next(), kernels.next()) {
-            (Some(kernel), None) => kernel,
-            _ => bail!("--qemu {shown}: expected one boot/vmlinuz-RELEASE in it"),
+    let kernel = if given.is_dir() {
+        let mut kernels = vec![];
+        for file in files(&given.join("boot"))? {
+            kernels.extend(Some(file).filter(|file| release(file).is_some()));
         }
+        for folder in MODULES {
+            let own = files(&given.join(folder))?.into_iter().map(|folder| folder.join("vmlinuz"));
+            kernels.extend(own.filter(|kernel| kernel.is_file()));
+        }
+        // `lib` may be a link to `usr/lib`.
+        kernels.sort_by_cached_key(|kernel| kernel.canonicalize().ok());
+        kernels.dedup_by_key(|kernel| kernel.canonicalize().ok());
+        let [kernel] = &kernels[..] else {
+            bail!(
+                "--qemu {shown}: expected one boot/vmlinuz-RELEASE or lib/modules/RELEASE/vmlinuz in it, got {}",
+                kernels.len()
+            )
+        };
+        kernel.clone()
     } else {
         given.to_owned()
     };
-    let Some(release) = release(&kernel) else {
-        bail!(
-            "--qemu {shown}: expected a file vmlinuz-RELEASE, or the folder of an unpacked linux-image package"
-        )
-    };
     File::open(&kernel).with_context(|| format!("--qemu {}", kernel.display()))?;
-    let root = kernel.parent().and_then(Path::parent).unwrap_or(Path::new("/"));
-    let modules = ["lib/modules", "usr/lib/modules"]
-        .map(|folder| root.join(folder).join(release))
-        .into_iter()
-        .find(|path| path.is_dir());
+    let folder = kernel.parent().unwrap_or(Path::new("."));
+    let modules = match release(&kernel) {
+        Some(release) => {
+            let root = folder.parent().unwrap_or(Path::new("/"));
+            MODULES.map(|folder| root.join(folder).join(release)).into_iter().find(|path| path.is_dir())
+        }
+        None => Some(folder.to_owned()).filter(|folder| folder.join("kernel").is_dir()),
+    };
     Ok((kernel.clone(), modules))
+}
+
+/// Where modules are, each release's in a folder.
+const MODULES: [&str; 2] = ["lib/modules", "usr/lib/modules"];
+
+/// What is in a folder, if there is one.
+fn files(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    if !folder.is_dir() {
+        return Ok(vec![]);
+    }
+    let entries = fs::read_dir(folder).with_context(|| folder.display().to_string())?;
+    Ok(entries.map(|entry| Ok(entry?.path())).collect::<std::io::Result<_>>()?)
 }
 
 fn release(kernel: &Path) -> Option<&str> {
@@ -377,9 +427,10 @@ mod tests {
         let package = folder.path();
         fs::create_dir_all(package.join("usr/lib/modules/6.1")).expect("a folder");
         fs::create_dir(package.join("boot")).expect("a folder");
+        let told = |path: &Path| kernel(path).expect_err("no kernel").to_string();
         assert!(
-            kernel(package)
-                .is_err_and(|error| error.to_string().contains("expected one boot/vmlinuz-RELEASE"))
+            told(package)
+                .contains("expected one boot/vmlinuz-RELEASE or lib/modules/RELEASE/vmlinuz in it, got 0")
         );
         let file = package.join("boot/vmlinuz-6.1");
         fs::write(&file, "").expect("a file");
@@ -388,13 +439,23 @@ mod tests {
             (kernel(package).expect("a kernel"), kernel(&file).expect("a kernel")),
             (found.clone(), found)
         );
-        assert!(
-            kernel(&package.join("bzImage"))
-                .is_err_and(|error| error.to_string().contains("expected a file vmlinuz-RELEASE"))
+        // Packages of 7.x, and those of Fedora and Arch.
+        let modules = package.join("usr/lib/modules/7.2");
+        fs::create_dir_all(modules.join("kernel")).expect("a folder");
+        let with_modules = modules.join("vmlinuz");
+        fs::write(&with_modules, "").expect("a file");
+        assert!(told(package).contains("got 2"));
+        fs::remove_file(&file).expect("a file");
+        let found = (with_modules.clone(), Some(modules));
+        assert_eq!(
+            (kernel(package).expect("a kernel"), kernel(&with_modules).expect("a kernel")),
+            (found.clone(), found)
         );
-        assert!(
-            kernel(&package.join("vmlinuz-7")).is_err_and(|error| error.to_string().contains("vmlinuz-7"))
-        );
+        let built = package.join("bzImage");
+        assert!(told(&built).contains("bzImage"));
+        fs::write(&built, "").expect("a file");
+        assert_eq!(kernel(&built).expect("a kernel"), (built.clone(), None));
+        assert!(told(&package.join("vmlinuz-7")).contains("vmlinuz-7"));
     }
 
     #[test]

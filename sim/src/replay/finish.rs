@@ -250,9 +250,11 @@ fn against_kernel(
         objects_ours: sum(|r| r.objects[1]),
         objects_exact: rows.iter().filter(|r| r.objects[0] == r.objects[1]).count() as u64,
         objects_abs_error: rows.iter().map(|r| r.objects[0].abs_diff(r.objects[1])).sum(),
+        objects_abs_change: rows.iter().map(|r| r.objects[0].unsigned_abs()).sum(),
         slabs_kernel: sum(|r| r.slabs[0]),
         slabs_ours: sum(|r| r.slabs[1]),
         slabs_abs_error: rows.iter().map(|r| r.slabs[0].abs_diff(r.slabs[1])).sum(),
+        slabs_abs_change: rows.iter().map(|r| r.slabs[0].unsigned_abs()).sum(),
         rows,
     })
 }

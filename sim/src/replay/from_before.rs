@@ -1,5 +1,7 @@
 //! Slabs from before a trace, which the trace shows by the objects that it allocates from them and frees to them.
 
+use super::linux;
+use super::steps::readings;
 use super::traced::Traced;
 use crate::trace::{CacheId, CacheKind, OpKind};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -11,55 +13,230 @@ pub(super) struct FromBefore {
     pub(super) objects: u32,
     /// Objects that are freed in the trace, by address.
     pub(super) used: Vec<u64>,
-    /// Objects that are allocated in the trace first.
+    /// Objects that are allocated in the trace first, and others that are taken to be free.
     pub(super) free: u32,
+    /// Of the free ones, those that are taken to be free.
+    pub(super) guessed: u32,
+    /// The CPU whose own it is.
+    pub(super) owner: Option<u16>,
+    /// The first CPU that allocated a free object of it.
+    first: Option<u16>,
+    /// Free objects that it gained until the moment `before`.
+    gained: i64,
+    /// Its page was given back before the moment `before`.
+    is_gone: bool,
+}
+
+impl FromBefore {
+    fn new(cache: CacheId, objects: u32) -> Self {
+        Self {
+            cache,
+            objects,
+            used: vec![],
+            free: 0,
+            guessed: 0,
+            owner: None,
+            first: None,
+            gained: 0,
+            is_gone: false,
+        }
+    }
+    /// Returns `true` if no object of it is in the trace.
+    pub(super) fn is_unseen(&self) -> bool {
+        self.used.is_empty() && self.first.is_none()
+    }
 }
 
 /// Slabs from before the trace, in the order in which the kernel allocates from them. An address that an allocation has before any
-/// free, on a page that was not handed out in the trace, was free at its beginning; one that is freed first was in use. Of the
-/// other objects nothing is seen: they stay in use, unless the page is freed.
-pub(super) fn slabs_from_before(Traced { resolver, ops, tables }: Traced<'_>) -> Vec<FromBefore> {
+/// free, on a page that was not handed out in the trace, was free at its beginning; one that is freed first was in use.
+///
+/// Of the other objects the trace shows nothing. How many are free follows from the kernel's table at `before`: places that an allocation
+/// could have, in slabs that the kernel did not come to. They are in as many slabs as sysfs counts on the list of partial ones. Without
+/// such a table they stay in use, unless the page is freed.
+pub(super) fn slabs_from_before(traced: Traced<'_>) -> Vec<FromBefore> {
+    let Traced { resolver, ops, tables } = traced;
     let Some(slabinfo) = tables.latest_slabinfo() else { return vec![] };
+    let (before, is_shrunk) = moment_before(traced);
     let (mut handed_out, mut seen) = (FxHashSet::default(), FxHashSet::default());
     let (mut places, mut pages, mut slabs) = (FxHashMap::default(), FxHashMap::default(), Vec::new());
-    for op in ops {
-        let (cache, ptr, is_free) = match op.kind {
+    // Slabs that were made until the moment `before`, by first page: their cache, and their objects in use.
+    let mut made: FxHashMap<u64, (CacheId, i64)> = FxHashMap::default();
+    for (at, op) in ops.iter().enumerate() {
+        let (cache, ptr, taken) = match op.kind {
             OpKind::Alloc { cache, ptr, .. } => (cache, ptr, true),
-            OpKind::Free { cache, ptr, .. } => (cache, ptr, false),
+            OpKind::Free { cache, ptr, .. } | OpKind::HiddenFree { cache, ptr, .. } => (cache, ptr, false),
             OpKind::PageAlloc { pfn, order, .. } | OpKind::PageFree { pfn, order, .. } => {
                 for page in pfn.0..pfn.0 + (1 << order) {
+                    if at < before {
+                        made.remove(&page);
+                    }
                     if handed_out.insert(page)
                         && let Some(slab) = pages.get(&page)
                     {
                         // Nothing of it was in use at last: what was not seen was free.
                         let slab: &mut FromBefore = &mut slabs[*slab];
                         slab.free = slab.objects - slab.used.len() as u32;
+                        slab.is_gone = at < before;
                     }
                 }
                 continue;
             }
-            _ => continue,
+            OpKind::Mark { .. } => continue,
         };
-        let Some(page) = resolver.page_of(ptr).filter(|page| !handed_out.contains(&page.0)) else { continue };
+        let Some(page) = resolver.page_of(ptr) else { continue };
         let info = resolver.cache(cache);
         let Some(row) = slabinfo.get(&info.name).filter(|_| info.kind != CacheKind::KmallocLarge) else {
             continue;
         };
+        let block = page.0 / row.pages_per_slab;
+        if handed_out.contains(&page.0) {
+            if at < before {
+                let (_, used) = made.entry(block * row.pages_per_slab).or_insert((cache, 0));
+                *used += if taken { 1 } else { -1 };
+            }
+            continue;
+        }
+        let place = *places.entry((cache, block)).or_insert_with(|| {
+            let objects = row.objects_per_slab as u32;
+            slabs.push(FromBefore::new(cache, objects));
+            slabs.len() - 1
+        });
+        let slab = &mut slabs[place];
+        if at < before {
+            slab.gained += if taken { -1 } else { 1 };
+        }
         if !seen.insert(ptr.0) {
             continue;
         }
-        let at = *places.entry((cache, page.0 / row.pages_per_slab)).or_insert_with(|| {
-            let objects = row.objects_per_slab as u32;
-            slabs.push(FromBefore { cache, objects, used: vec![], free: 0 });
-            slabs.len() - 1
-        });
-        pages.insert(page.0, at);
-        let slab = &mut slabs[at];
+        pages.insert(page.0, place);
         if slab.used.len() as u32 + slab.free < slab.objects {
-            if is_free { slab.free += 1 } else { slab.used.push(ptr.0) }
+            if taken {
+                slab.free += 1;
+                slab.first.get_or_insert(op.cpu);
+            } else {
+                slab.used.push(ptr.0);
+            }
         }
     }
+    if !is_shrunk {
+        find_owners(traced, &mut slabs);
+    }
+    add_unseen(traced, &mut slabs, &made);
     slabs
+}
+
+/// The operation at which the kernel read its table `before`, and whether it had shrunk its caches by then.
+fn moment_before(traced: Traced<'_>) -> (usize, bool) {
+    let Traced { resolver, ops, .. } = traced;
+    let mut is_shrunk = false;
+    for (at, op) in ops.iter().enumerate() {
+        if let OpKind::Mark { text } = op.kind {
+            let text = resolver.mark(text);
+            is_shrunk |= text.starts_with("SHRINK ");
+            if text == "SNAP before begin" {
+                return (readings(traced).get(&at).copied().unwrap_or(at), is_shrunk);
+            }
+        }
+    }
+    (0, is_shrunk)
+}
+
+/// Which slabs are a CPU's own: the one that it allocates from first is its current slab. Those that follow are on its partial list, as
+/// far as sysfs counts slabs there.
+fn find_owners(Traced { resolver, tables, .. }: Traced<'_>, slabs: &mut [FromBefore]) {
+    let attributes = &tables.kernel.attributes;
+    let counters = tables.at("before").map(|before| &before.counters);
+    let mut owned: FxHashMap<(CacheId, u16), u64> = FxHashMap::default();
+    for slab in slabs {
+        let Some(cpu) = slab.first else { continue };
+        let name = &resolver.cache(slab.cache).name;
+        // A CPU with sheaves begins with objects of any slab.
+        if linux::sheaf_capacity(&tables.kernel, name).is_some() {
+            continue;
+        }
+        let partial =
+            counters.map_or(0, |counters| counters.cpu_partial_slabs(attributes.folder(name), cpu.into()));
+        let owned = owned.entry((slab.cache, cpu)).or_default();
+        if *owned < 1 + partial {
+            *owned += 1;
+            slab.owner = Some(cpu);
+        }
+    }
+}
+
+/// Free objects that the trace does not show, by the table of the moment `before`. A trace that shows most slabs made, from the boot on, shows
+/// their free objects, too.
+fn add_unseen(
+    Traced { resolver, tables, .. }: Traced<'_>,
+    slabs: &mut Vec<FromBefore>,
+    made: &FxHashMap<u64, (CacheId, i64)>,
+) {
+    #[derive(Default)]
+    struct Shown {
+        /// Free objects, slabs, and slabs with free objects, of those that no CPU has.
+        free: i64,
+        partial: i64,
+        slabs: i64,
+        /// Slabs of which no object is seen to be free.
+        full: Vec<usize>,
+    }
+    let Some(before) = tables.at("before") else { return };
+    let Some(slabinfo) = &before.slabinfo else { return };
+    if 2 * made.len() as u64 > slabinfo.rows.iter().map(|row| row.slabs).sum() {
+        return;
+    }
+    let mut shown: FxHashMap<CacheId, Shown> = FxHashMap::default();
+    for (number, slab) in slabs.iter().enumerate().filter(|(_, slab)| !slab.is_gone) {
+        let shown = shown.entry(slab.cache).or_default();
+        shown.slabs += 1;
+        if slab.owner.is_none() {
+            let free = (i64::from(slab.free) + slab.gained).clamp(0, slab.objects.into());
+            shown.free += free;
+            shown.partial += i64::from(free > 0);
+            if free == 0 && slab.used.len() < slab.objects as usize {
+                shown.full.push(number);
+            }
+        }
+    }
+    let objects = |cache: CacheId| {
+        slabinfo.get(&resolver.cache(cache).name).map_or(0, |row| row.objects_per_slab as i64)
+    };
+    for (cache, used) in made.values() {
+        let shown = shown.entry(*cache).or_default();
+        let free = (objects(*cache) - used).max(0);
+        shown.slabs += 1;
+        shown.free += free;
+        shown.partial += i64::from(free > 0);
+    }
+    for (info, cache) in resolver.caches().iter().zip(0..).map(|(info, number)| (info, CacheId(number))) {
+        let Some(row) = slabinfo.get(&info.name).filter(|_| info.kind != CacheKind::KmallocLarge) else {
+            continue;
+        };
+        let shown = shown.remove(&cache).unwrap_or_default();
+        let objects = row.objects_per_slab.max(1);
+        let free = (row.objects as i64 - row.active_objects as i64 - shown.free).max(0) as u64;
+        let unseen = (row.slabs as i64 - shown.slabs).max(0) as u64;
+        let candidates = unseen + shown.full.len() as u64;
+        if free == 0 || candidates == 0 {
+            continue;
+        }
+        let counted = before.counters.count(tables.kernel.attributes.folder(&info.name), "partial");
+        // Half of a partial slab is free, if nothing counts them.
+        let partial = counted.map_or(2 * free / objects, |all| (all as i64 - shown.partial).max(0) as u64);
+        let partial = partial.max(free.div_ceil(objects)).clamp(1, candidates);
+        let free = free.min(partial * objects);
+        let of_seen = partial * shown.full.len() as u64 / candidates;
+        for n in 0..partial {
+            let free = (free * (n + 1) / partial - free * n / partial) as u32;
+            if n < of_seen {
+                let slab = &mut slabs[shown.full[(n * shown.full.len() as u64 / of_seen) as usize]];
+                slab.free = free.min(slab.objects - slab.used.len() as u32);
+                slab.guessed = slab.free;
+            } else {
+                slabs.push(FromBefore { free, guessed: free, ..FromBefore::new(cache, objects as u32) });
+            }
+        }
+    }
 }
 
 #[cfg(test)]
@@ -92,5 +269,38 @@ mod tests {
         assert_eq!(found, [(8, vec![0xffff_8880_0100_0200], 1), (8, vec![0xffff_8880_0100_2400], 7)]);
         let without_tables = Trace::new(&["0 alloc f+0x1 node ffff888001000000"], &[]);
         assert!(slabs_from_before(without_tables.traced()).is_empty());
+    }
+
+    #[test]
+    fn free_objects_that_the_table_has_and_the_trace_does_not_show_are_spread_over_partial_slabs() {
+        let table = SLABINFO.replace(
+            "5 8 512 8 1 : tunables 0 0 0 : slabdata 1 1",
+            "36 64 512 8 1 : tunables 0 0 0 : slabdata 8 8",
+        );
+        let counters = "name\tpartial\tslabs_cpu_partial\nnode\t6 N0=6\t8(1) C0=8(1)\n";
+        let lines = [
+            "0 mark SNAP before begin",
+            "0 alloc f+0x1 node ffff888001000000", // the current slab of CPU 0,
+            "0 alloc f+0x1 node ffff888001001000", // its partial one,
+            "0 alloc f+0x1 node ffff888001002000", // the list's first one
+            "1 free node ffff888001003000",
+        ];
+        let texts = [("before.slabinfo", &*table), ("before.sysfs-slab.tsv", counters)];
+        let found = |texts: &[(&str, &str)]| {
+            let slabs = slabs_from_before(Trace::new(&lines, texts).traced());
+            slabs
+                .into_iter()
+                .map(|slab| (slab.owner, slab.used.len(), slab.free, slab.guessed))
+                .collect::<Vec<_>>()
+        };
+        let (own, shown) = ((Some(0), 0, 1, 0), (None, 0, 1, 0));
+        // 28 are free, 27 of them unseen: in five more partial slabs, among them the one that an object was freed to.
+        let unseen = [5, 6, 5, 6].map(|free| (None, 0, free, free));
+        let expected: Vec<_> = [own, own, shown, (None, 1, 5, 5)].into_iter().chain(unseen).collect();
+        assert_eq!(found(&texts), expected);
+        // Without counters a CPU has its current slab, and half of a partial one is free.
+        let found = found(&texts[..1]);
+        let guessed: Vec<_> = found.iter().map(|slab| slab.3).collect();
+        assert_eq!((&found[..3], guessed.iter().sum::<u32>()), (&[own, shown, shown][..], 26));
     }
 }

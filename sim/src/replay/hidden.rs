@@ -2,7 +2,7 @@
 
 use super::linux;
 use super::traced::{Traced, function};
-use crate::trace::{FreeOrigin, HiddenFreeSign, Op, OpKind, Pfn, Ptr, SiteId};
+use crate::trace::{CacheId, FreeOrigin, HiddenFreeSign, Op, OpKind, Ptr, SiteId};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// Puts events of one object in the order in which they must have happened. The trace has some of different CPUs the other way round.
@@ -142,56 +142,166 @@ pub(super) fn deaths(Traced { resolver, ops, tables }: Traced<'_>) -> FxHashMap<
     found
 }
 
-/// When objects were allocated that the trace shows the frees of only: the operation, and that of the free; in order.
+/// What happened without an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Hidden {
+    /// The operation after which it happened.
+    pub(super) after: usize,
+    pub(super) cpu: u16,
+    pub(super) what: What,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum What {
+    Alloc(CacheId, Ptr),
+    Free(Ptr),
+}
+
+/// Objects that were allocated without an event, and the ends of those that no event ends; in order.
 ///
-/// Bulk allocation has no event. It takes whole slabs as they are made, so an object that was never seen since its page was
-/// handed out was allocated there and then. Of others nothing can be said.
-pub(super) fn hidden_allocations(ops: &[Op], page_of: impl Fn(Ptr) -> Option<Pfn>) -> Vec<(usize, usize)> {
+/// Bulk allocation has no event. Two rules find it in caches of which an object was freed that was never seen allocated:
+///
+/// - *A CPU leaves its current slab only when no object of it is free.* What no event has allocated in the slab by then was allocated in
+///   bulk. This holds without sheaves, and for slabs whose page was seen handed out.
+/// - Bulk allocation takes whole slabs as they are made. An object that is freed, and was not seen since its page was handed out, was
+///   allocated there and then.
+pub(super) fn hidden_operations(traced: Traced<'_>) -> Vec<Hidden> {
+    let Traced { resolver, ops, .. } = traced;
+    let shapes = bulk_caches(traced);
     let (mut handed_out, mut seen) = (FxHashMap::default(), FxHashMap::default());
     let mut found = Vec::new();
+    let mut current: FxHashMap<(CacheId, u16), u64> = FxHashMap::default();
+    let (mut live, mut inferred) = (FxHashSet::default(), FxHashMap::<u64, Vec<u64>>::default());
     for (at, op) in ops.iter().enumerate() {
         match op.kind {
-            OpKind::PageAlloc { pfn, order, .. } => {
-                handed_out.extend((pfn.0..pfn.0 + (1 << order)).map(|page| (page, at)));
-            }
-            OpKind::PageFree { pfn, order, .. } => {
-                (pfn.0..pfn.0 + (1 << order)).for_each(|page| _ = handed_out.remove(&page));
-            }
-            OpKind::Free { ptr, origin, .. } => {
-                let last = seen.insert(ptr.0, at);
-                let then = page_of(ptr).and_then(|page| handed_out.get(&page.0).copied());
-                if origin == FreeOrigin::HiddenAlloc
-                    && let Some(then) = then.filter(|then| last.is_none_or(|last| last < *then))
-                {
-                    found.push((then, at));
+            OpKind::PageAlloc { pfn, order, .. } | OpKind::PageFree { pfn, order, .. } => {
+                let is_alloc = matches!(op.kind, OpKind::PageAlloc { .. });
+                for page in pfn.0..pfn.0 + (1 << order) {
+                    match is_alloc {
+                        true => _ = handed_out.insert(page, at),
+                        false => _ = handed_out.remove(&page),
+                    }
+                    let gone = inferred.remove(&page).into_iter().flatten().filter(|ptr| live.remove(ptr));
+                    let gone = gone.map(|ptr| Hidden { after: at, cpu: op.cpu, what: What::Free(Ptr(ptr)) });
+                    found.extend(gone);
                 }
             }
-            OpKind::Alloc { ptr, .. } | OpKind::HiddenFree { ptr, .. } => _ = seen.insert(ptr.0, at),
+            OpKind::Free { cache, ptr, origin } => {
+                let last = seen.insert(ptr.0, at);
+                let then = resolver.page_of(ptr).and_then(|page| handed_out.get(&page.0).copied());
+                if !live.remove(&ptr.0)
+                    && origin == FreeOrigin::HiddenAlloc
+                    && let Some(then) = then.filter(|then| last.is_none_or(|last| last < *then))
+                {
+                    found.push(Hidden { after: then, cpu: ops[then].cpu, what: What::Alloc(cache, ptr) });
+                }
+            }
+            OpKind::HiddenFree { ptr, .. } => {
+                seen.insert(ptr.0, at);
+                live.remove(&ptr.0);
+            }
+            OpKind::Alloc { cache, ptr, .. } => {
+                seen.insert(ptr.0, at);
+                let Some(shape) = shapes.get(&cache) else { continue };
+                // Slabs are blocks of pages, at multiples of their size.
+                let begin = ptr.0 & !(shape.bytes - 1);
+                let left = current.insert((cache, op.cpu), begin).filter(|left| *left != begin);
+                let page = left.and_then(|left| resolver.page_of(Ptr(left)));
+                if let Some((left, page)) = left.zip(page.filter(|page| handed_out.contains_key(&page.0))) {
+                    for ptr in (0..shape.objects).map(|n| left + n * shape.size) {
+                        if live.insert(ptr) {
+                            inferred.entry(page.0).or_default().push(ptr);
+                            let what = What::Alloc(cache, Ptr(ptr));
+                            found.push(Hidden { after: at.saturating_sub(1), cpu: op.cpu, what });
+                        }
+                    }
+                }
+                live.insert(ptr.0);
+            }
+            // Other reasons to leave a slab.
+            OpKind::Mark { text } if resolver.mark(text).starts_with("SHRINK ") => current.clear(),
             OpKind::Mark { .. } => {}
         }
     }
-    found.sort_unstable();
+    found.extend(vectors(traced));
+    found.sort_by_key(|hidden| hidden.after);
+    found
+}
+
+/// Frees of the vectors in which slabs of accounted objects note who pays for them. They have no event. `alloc_slab_obj_exts` allocates one
+/// before the object that needs it first, and it is freed with that object's slab.
+fn vectors(Traced { resolver, ops, .. }: Traced<'_>) -> Vec<Hidden> {
+    let (mut names, mut latest) = (FxHashMap::default(), FxHashMap::default());
+    // By the page of the object, and by the vector.
+    let (mut of_page, mut pages) = (FxHashMap::default(), FxHashMap::default());
+    let mut found = vec![];
+    for (at, op) in ops.iter().enumerate() {
+        match op.kind {
+            OpKind::Alloc { ptr, site, .. } => {
+                if let Some(page) = pages.remove(&ptr.0) {
+                    of_page.remove(&page);
+                }
+                let is_vector = names
+                    .entry(site)
+                    .or_insert_with(|| function(&resolver.call_site(site)) == "alloc_slab_obj_exts");
+                if *is_vector {
+                    latest.insert(op.cpu, ptr.0);
+                } else if let Some(vector) = latest.remove(&op.cpu)
+                    && let Some(page) = resolver.page_of(ptr)
+                {
+                    of_page.insert(page.0, vector);
+                    pages.insert(vector, page.0);
+                }
+            }
+            OpKind::Free { ptr, .. } | OpKind::HiddenFree { ptr, .. } => {
+                if let Some(page) = pages.remove(&ptr.0) {
+                    of_page.remove(&page);
+                }
+            }
+            OpKind::PageFree { pfn, order, .. } => {
+                for page in pfn.0..pfn.0 + (1 << order) {
+                    if let Some(vector) = of_page.remove(&page) {
+                        pages.remove(&vector);
+                        found.push(Hidden { after: at, cpu: op.cpu, what: What::Free(Ptr(vector)) });
+                    }
+                }
+            }
+            OpKind::PageAlloc { .. } | OpKind::Mark { .. } => {}
+        }
+    }
+    found
+}
+
+/// How objects of a cache are in its slabs.
+struct Shape {
+    /// Of a slab, a power of two.
+    bytes: u64,
+    /// Of an object.
+    size: u64,
+    objects: u64,
+}
+
+/// Caches without sheaves of which an object was freed that was never seen allocated.
+fn bulk_caches(Traced { resolver, ops, tables }: Traced<'_>) -> FxHashMap<CacheId, Shape> {
+    let Some(slabinfo) = tables.latest_slabinfo() else { return FxHashMap::default() };
+    let mut found = FxHashMap::default();
+    for op in ops {
+        let OpKind::Free { cache, origin: FreeOrigin::HiddenAlloc, .. } = op.kind else { continue };
+        let name = &resolver.cache(cache).name;
+        let Some(row) = slabinfo.get(name).filter(|_| linux::sheaf_capacity(&tables.kernel, name).is_none())
+        else {
+            continue;
+        };
+        let bytes = row.pages_per_slab * resolver.page_size().bytes();
+        found.insert(cache, Shape { bytes, size: row.object_size, objects: row.objects_per_slab });
+    }
     found
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::replay::testing::Trace;
-    use crate::trace::{CacheId, PageFreeOrigin, PageUse};
-
-    const CACHE: CacheId = CacheId(0);
-
-    fn ops(kinds: impl IntoIterator<Item = OpKind>) -> Vec<Op> {
-        kinds
-            .into_iter()
-            .zip(1..)
-            .map(|(kind, line)| Op { line, time_ns: 0, cpu: 0, task: None, kind })
-            .collect()
-    }
-    fn hidden(ptr: u64) -> OpKind {
-        OpKind::Free { cache: CACHE, ptr: Ptr(ptr), origin: FreeOrigin::HiddenAlloc }
-    }
+    use crate::replay::testing::{SLABINFO, Trace};
 
     /// Events of one address, on the CPU that each begins with.
     fn in_order(events: &str) -> String {
@@ -252,34 +362,54 @@ mod tests {
         assert_eq!(of("6.12.1"), [(7, node(0))]);
     }
 
+    /// Hidden operations of a small trace on the page 4096 of a cache of eight objects: after which operation, and the object's number.
+    fn hidden(lines: &[&str], release: &str) -> Vec<(usize, char, u64)> {
+        let trace = Trace::new(lines, &[("before.slabinfo", SLABINFO), ("kernel.txt", release)]);
+        let shown = |hidden: Hidden| {
+            let (sign, Ptr(ptr)) = match hidden.what {
+                What::Alloc(_, ptr) => ('+', ptr),
+                What::Free(ptr) => ('-', ptr),
+            };
+            (hidden.after, sign, (ptr - 0xffff_8880_0100_0000) / 512)
+        };
+        hidden_operations(trace.traced()).into_iter().map(shown).collect()
+    }
+
     #[test]
     fn an_object_that_was_never_seen_since_its_page_was_handed_out_was_allocated_there() {
-        let usage = PageUse::Slab;
-        let slab = OpKind::PageAlloc { pfn: Pfn(4), order: 1, migratetype: 0, usage };
-        let origin = PageFreeOrigin::Unseen;
-        let gone = OpKind::PageFree { pfn: Pfn(4), order: 1, origin, usage };
-        let alloc = |ptr| OpKind::Alloc {
-            cache: CACHE,
-            ptr: Ptr(ptr),
-            site: SiteId(0),
-            bytes_req: 8,
-            bytes_alloc: 8,
-            may_block: true,
-        };
-        let matched =
-            |ptr| OpKind::Free { cache: CACHE, ptr: Ptr(ptr), origin: FreeOrigin::Matched { alloc_cpu: 0 } };
-        let ops = ops([
-            hidden(0x4000), // 0: of a page that nobody saw handed out
-            slab,           // 1
-            hidden(0x5008), // 2: on its second page
-            alloc(0x4010),
-            matched(0x4010),
-            hidden(0x4010), // 5: seen since, so nothing can be said
-            hidden(0x4000), // 6: seen before the page was handed out only
-            gone,
-            hidden(0x4018), // 8: the page is gone
-        ]);
-        assert_eq!(hidden_allocations(&ops, |ptr| Some(Pfn(ptr.0 >> 12))), [(1, 2), (1, 6)]);
-        assert_eq!(hidden_allocations(&ops, |_| None), [], "hashed addresses");
+        let found = hidden(
+            &[
+                "0 page 4096",
+                "0 alloc f+0x1 node ffff888001000000",
+                "0 free node ffff888001000200", // never seen
+                "0 free node ffff888001000000",
+                "0 free node ffff888001000000", // seen since: of it nothing can be said
+            ],
+            "6.1.0",
+        );
+        assert_eq!(found, [(0, '+', 1)]);
+    }
+
+    #[test]
+    fn a_cpu_that_leaves_its_slab_has_allocated_all_of_it() {
+        let lines = [
+            "0 page 4096",
+            "0 alloc f+0x1 node ffff888001000000",
+            "0 alloc f+0x1 node ffff888001000200",
+            "1 free node ffff888001000000",
+            "1 free node ffff888001000c00", // allocated in bulk, so says the cache
+            "0 page 4097",
+            "0 alloc f+0x1 node ffff888001001000",
+            "1 free node ffff888001000400",
+            "1 unpage 4096",
+        ];
+        let all = [0, 2, 3, 4, 5, 6, 7].map(|n| (5, '+', n));
+        let gone = [0, 3, 4, 5, 6, 7].map(|n| (9, '-', n));
+        let expected: Vec<_> = [(0, '+', 6)].into_iter().chain(all).chain(gone).collect();
+        assert_eq!(hidden(&lines, "6.1.0"), expected);
+        // A CPU with sheaves takes objects of many slabs, and one that was shrunk begins anew.
+        assert_eq!(hidden(&lines, "7.2.0"), [(0, '+', 6), (0, '+', 2)]);
+        let shrunk: Vec<_> = [&lines[..5], &["0 mark SHRINK begin"], &lines[5..]].concat();
+        assert_eq!(hidden(&shrunk, "6.1.0"), [(0, '+', 6), (0, '+', 2)]);
     }
 }

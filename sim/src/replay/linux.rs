@@ -70,6 +70,18 @@ pub(super) fn is_of_7(kernel: &Kernel) -> bool {
     design(kernel).starts_with("sheaves:") || design(kernel) == "sheaves"
 }
 
+/// Objects of a sheaf of this cache in the kernel, if CPUs have sheaves of it.
+pub(super) fn sheaf_capacity(kernel: &Kernel, cache: &str) -> Option<u32> {
+    // The least that a cache with sheaves may ask for, where nothing was recorded.
+    let of_release = || match design(kernel).split(':').next() {
+        Some("sheaves") => 32,
+        Some("sheaves-6.18") if matches!(cache, "maple_node" | "vm_area_struct") => 32,
+        _ => 0,
+    };
+    let recorded = kernel.attributes.number(cache, "sheaf_capacity");
+    Some(recorded.unwrap_or_else(of_release)).filter(|capacity| *capacity > 0)
+}
+
 /// What a recording lacks that its design needs, and what that costs.
 pub(super) fn missing(Traced { resolver, ops, tables }: Traced<'_>) -> Vec<&'static str> {
     let design = design(&tables.kernel);

@@ -25,6 +25,7 @@ mod linux;
 mod moments;
 mod page;
 mod prediction;
+mod recycled;
 mod series;
 mod start;
 mod steps;
@@ -225,7 +226,9 @@ fn read(
 ) -> Result<Recording, TraceError> {
     let given = options.page_size.map(|size| (size, PageSizeSource::Given));
     let known = given.or_else(|| tables.page_size().map(|size| (size, PageSizeSource::Slabinfo)));
-    Recording::read_paged(source, known, progress)
+    let mut recording = Recording::read_paged(source, known, progress)?;
+    recording.find_lost_mark(tables);
+    Ok(recording)
 }
 
 fn bundled_tables() -> Result<Tables, TraceError> {
@@ -313,7 +316,8 @@ fn replay_to(
     if let Some(to) = to {
         hidden::put_in_order(&mut ops);
         let traced = traced::Traced { resolver: &run.resolver, ops: &ops, tables };
-        *to = stream::of(title(&run.path), build.cpus, &[], traced, stream::Before::Slabs);
+        let slabs = from_before::slabs_from_before(traced);
+        *to = stream::of(title(&run.path), build.cpus, &[], traced, stream::Before::Slabs(slabs));
     }
     run.snapshot("the end of the trace", false);
     let taken =

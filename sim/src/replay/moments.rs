@@ -3,6 +3,7 @@
 //! A trace does not tell what a cache held before it began. So each number is the kernel's own at the moment `before`, and
 //! what the design has added since.
 
+use super::from_before::slabs_from_before;
 use super::kernel_pages::{self, PagesAt};
 use super::linux;
 use super::prediction::{Beside, Prediction};
@@ -19,7 +20,7 @@ use std::cell::RefCell;
 use std::fmt;
 use std::path::Path;
 use uslab_buddy::{Order, PAGE_SIZE, PageAllocator, ZoneInfo, ZoneKind};
-use uslab_engine::design::CacheCounts;
+use uslab_engine::design::{CacheCounts, Locks};
 use uslab_engine::designs::{Spec, Visitor};
 use uslab_engine::{Design, Engine, MOST_MEMORY, Paths, Policy, Stream};
 
@@ -51,6 +52,8 @@ pub struct DesignRun {
     pub violated: Option<String>,
     /// Operations on objects of slabs by the dearest thing that they did.
     pub paths: Paths,
+    /// Locks that CPUs share and that the design would have taken; 0 if it does not count them.
+    pub locks: Locks,
     /// The moments that the kernel's tables are of.
     pub moments: Vec<Moment>,
     /// What its caches had at the moment `before`, by number.
@@ -105,22 +108,36 @@ pub enum SlabCause {
     FreedFromBefore(u64),
     /// Slabs by which the kernel's table and its page events differ: pages go back a grace period after the table forgets them.
     PagesDiffer(u64),
+    /// The design's slabs hold this number of objects, the kernel's another one.
+    OtherSize(u64),
+    /// The design is not the traced kernel's, or has other options.
+    OtherDesign,
+    /// Objects that were free at `before`, in slabs that the trace does not show: how they lie is guessed.
+    FreeBefore(u64),
     /// None of these: the trace shows all, and the policy's model chose other slabs than the kernel.
     Model,
 }
 
 impl SlabCause {
-    /// From the counters at `before` and at the moment, and the kernel's slabs then and now.
-    fn of(before: CacheTally, now: CacheTally, slabs: [u64; 2]) -> Vec<Self> {
+    /// From the counters at `before` and at the moment, the kernel's slabs then and now, and what the design has by intention.
+    fn of(
+        before: CacheTally,
+        now: CacheTally,
+        slabs: [u64; 2],
+        intended: Option<Self>,
+        guessed: u64,
+    ) -> Vec<Self> {
         let by_pages = now.slabs - before.slabs;
         let differ = by_pages.abs_diff(slabs[1] as i64 - slabs[0] as i64);
         let causes = [
             (now.hidden_frees - before.hidden_frees, Self::FreedWithoutEvent as fn(u64) -> Self),
             (now.hidden_allocs - before.hidden_allocs, Self::AllocatedWithoutEvent),
             (now.pre_trace_frees - before.pre_trace_frees, Self::FreedFromBefore),
+            (guessed, Self::FreeBefore),
             (differ, Self::PagesDiffer),
         ];
-        let causes: Vec<_> = causes.into_iter().filter(|(n, _)| *n > 0).map(|(n, cause)| cause(n)).collect();
+        let causes = causes.into_iter().filter(|(n, _)| *n > 0).map(|(n, cause)| cause(n));
+        let causes: Vec<_> = intended.into_iter().chain(causes).collect();
         if causes.is_empty() { vec![Self::Model] } else { causes }
     }
 }
@@ -134,6 +151,13 @@ impl fmt::Display for SlabCause {
             Self::PagesDiffer(n) => {
                 write!(f, "page events and the kernel's table differ by {} slabs", grouped(n))
             }
+            Self::OtherSize(n) => write!(f, "a slab of this design holds {} objects", grouped(n)),
+            Self::OtherDesign => f.write_str("this design is not the traced kernel's"),
+            Self::FreeBefore(n) => write!(
+                f,
+                "{} objects were free at `before` in slabs that the trace does not show",
+                grouped(n)
+            ),
             Self::Model => f.write_str("the trace shows all: the model chose other slabs"),
         }
     }
@@ -146,6 +170,8 @@ pub struct KernelAt {
     pub slabs: u64,
     /// Objects that are not free on a node's list.
     pub active_objs: u64,
+    /// Pages of a slab.
+    pub pages_per_slab: u64,
 }
 
 /// What a design says of a cache.
@@ -153,12 +179,22 @@ pub struct KernelAt {
 pub struct DesignAt {
     /// Slabs: the kernel's at `before`, and what was added since.
     pub slabs: i64,
+    /// Between these numbers are the kernel's slabs in at least nine of ten caches, if the design is the kernel's.
+    pub band: [i64; 2],
     /// Active objects, the same way.
     pub active_objs: i64,
     /// Objects of the trace that are in use.
     pub used: u64,
+    /// How many more these are than at `before`.
+    pub used_change: i64,
     /// Objects of a slab.
     pub objects_per_slab: u64,
+    /// The order of a slab.
+    pub order: u8,
+    /// Objects of the trace that are free and that CPUs hold.
+    pub in_magazines: u64,
+    /// Objects that all CPUs share outside of slabs, in a depot or barn.
+    pub in_depot: u64,
 }
 
 /// Slabs of many caches.
@@ -170,8 +206,14 @@ pub struct SlabSums {
     pub design: i64,
     /// The differences without their signs.
     pub absolute_error: u64,
+    /// The same of a prediction that nothing has changed since `before`.
+    pub unchanged_error: u64,
+    /// The design's error as a part of that one: below 1 it is better than no model; `None` if nothing changed.
+    pub skill: Option<f64>,
     /// The caches with more than 100 objects.
     pub caches_over_100: Within,
+    /// The caches whose slabs are in their band.
+    pub in_band: u64,
 }
 
 /// How many are near.
@@ -209,7 +251,7 @@ pub fn designs<P: Policy>(
     let start = predict.and_then(|beside| beside.start.as_deref());
     let start = start.map(|folder| Start::read(folder, progress)).transpose()?;
     let boots = predict.map(Beside::read).transpose()?;
-    let Input { trace, stream: traced, tables, pages, tallies, missing, other } =
+    let Input { trace, stream: traced, tables, pages, tallies, guessed, missing, other } =
         Input::open(path, options, start.as_ref(), progress)?;
     let mut designs: Vec<DesignRun> = Vec::new();
     for spec in specs {
@@ -228,8 +270,18 @@ pub fn designs<P: Policy>(
     }
     // A design that began elsewhere stands beside the traced kernel in the prediction only.
     let beside = if other.is_some() { 1 } else { designs.len() };
-    for moment in designs.iter_mut().take(beside).flat_map(|run| &mut run.moments) {
-        moment.find_causes(&traced, &tables, &tallies);
+    // A counterfactual design differs from the kernel because it is meant to.
+    let linux = traced.linux.parse::<Spec<P>>().ok();
+    let is_other = |spec: &Spec<P>| {
+        let spec = spec.as_traced(&traced).ok();
+        linux.as_ref().zip(spec).is_some_and(|(linux, spec)| linux.to_string() != spec.to_string())
+    };
+    let is_other: Vec<_> = specs.iter().map(is_other).collect();
+    let moments = designs.iter_mut().zip(is_other).take(beside);
+    for (is_other, moment) in
+        moments.flat_map(|(run, is_other)| run.moments.iter_mut().map(move |moment| (is_other, moment)))
+    {
+        moment.find_causes(is_other, &traced, &tables, &tallies, &guessed);
         let design = core::mem::take(&mut moment.free);
         moment.pages = pages.get(&moment.name).map(|pages| pages.clone().beside(&design));
     }
@@ -253,6 +305,8 @@ struct Input {
     /// By moment.
     pages: FxHashMap<String, PagesAt>,
     tallies: FxHashMap<&'static str, Vec<CacheTally>>,
+    /// Objects that are taken to be free before the trace, by cache.
+    guessed: Vec<u64>,
     missing: Vec<&'static str>,
     /// The same operations and the tables as another kernel begins with them, where one is given.
     other: Option<(Stream, Tables)>,
@@ -277,7 +331,16 @@ impl Input {
             }
             let (trace, tables) = (path.display().to_string(), Tables::beside(path)?);
             let (pages, tallies) = (<_>::default(), <_>::default());
-            return Ok(Self { trace, stream, tables, pages, tallies, missing: vec![], other: None });
+            return Ok(Self {
+                trace,
+                stream,
+                tables,
+                pages,
+                tallies,
+                guessed: vec![],
+                missing: vec![],
+                other: None,
+            });
         }
         let (source, tables) = open(path, options)?;
         let stage = progress.stage("reading", source.progress().total.unwrap_or(0));
@@ -299,7 +362,10 @@ impl Input {
         super::hidden::put_in_order(&mut ops);
         let zones = kernel_pages::machine_zones(&ops, |mark| resolver.mark(mark), &tables);
         let all = Traced { resolver: &resolver, ops: &ops, tables: &tables };
-        let traced = super::stream::of(trace.clone(), cpus, &zones, all, Before::Slabs);
+        let slabs = slabs_from_before(all);
+        let mut guessed = vec![0; resolver.caches().len()];
+        slabs.iter().for_each(|slab| guessed[slab.cache.0 as usize] += u64::from(slab.guessed));
+        let traced = super::stream::of(trace.clone(), cpus, &zones, all, Before::Slabs(slabs));
         let missing = linux::missing(all);
         let mark = |mark| resolver.mark(mark);
         let pages = kernel_pages::rebuild(&ops, &page_moves, mark, &tables, resolver.counts());
@@ -312,7 +378,7 @@ impl Input {
             let all = Traced { resolver: &resolver, ops: &ops, tables: &tables };
             (super::stream::of(trace.clone(), cpus, &zones, all, begin), start.tables(&tables))
         });
-        Ok(Self { trace, stream: traced, tables, pages, tallies, missing, other })
+        Ok(Self { trace, stream: traced, tables, pages, tallies, guessed, missing, other })
     }
 }
 
@@ -403,9 +469,9 @@ impl<F: Fn(u64)> Visitor for Run<'_, F> {
                 moments.extend(moment.map(|moment| Moment { free, ..moment }));
             }
         }
-        let paths = engine.design().paths();
+        let (paths, locks) = (engine.design().paths(), engine.design().locks());
         let before = before.unwrap_or_default();
-        Ok(DesignRun { design: self.design, violated, paths, moments, before })
+        Ok(DesignRun { design: self.design, violated, paths, locks, moments, before })
     }
 }
 
@@ -420,6 +486,13 @@ impl DesignReport {
     pub fn holds(&self) -> bool {
         self.designs.iter().all(|run| run.violated.is_none())
     }
+}
+
+/// What a cache's slabs are between where the trace does not show objects of so many slabs: one slab, 2 %, and at most 3 % for these.
+fn band(slabs: i64, hidden: u64) -> [i64; 2] {
+    let most = slabs * 3 / 100;
+    let width = 1 + slabs * 2 / 100 + most.min(i64::try_from(hidden).unwrap_or(most));
+    [(slabs - width).max(0), slabs + width]
 }
 
 /// As many slabs of `per` objects as hold what `slabs` slabs of `objects_per_slab` do, of whose objects so many are in use.
@@ -461,6 +534,7 @@ impl Moment {
             let (slabs, active) =
                 kernel_before.get(&info.name).map_or((0, 0), |row| (row.slabs, row.active_objects));
             let then = before.get(at).cloned().unwrap_or_default();
+            moment.slabs.unchanged_error += row.slabs.abs_diff(slabs);
             let added = |now: u64, then: u64| now as i64 - then as i64;
             // What the trace showed since the boot has its slabs in the design. Only the rest has to be guessed.
             let (shown, inside) =
@@ -472,9 +546,14 @@ impl Moment {
             let slabs = shown + unseen;
             let design = DesignAt {
                 slabs: (slabs as i64 + added(now.slabs(), then.slabs())).max(0),
+                band: [0; 2],
                 active_objs: active as i64 + added(now.active_objs(), then.active_objs()),
                 used: now.used,
+                used_change: added(now.used, then.used),
                 objects_per_slab: now.per_slab,
+                order: now.order,
+                in_magazines: now.in_magazines,
+                in_depot: now.in_depot,
             };
             let error = design.slabs.abs_diff(row.slabs as i64);
             moment.slabs.kernel += row.slabs;
@@ -491,31 +570,51 @@ impl Moment {
             moment.caches.push(CacheAt {
                 name: info.name.clone(),
                 objects_per_slab: row.objects_per_slab,
-                kernel: KernelAt { slabs: row.slabs, active_objs: row.active_objects },
+                kernel: KernelAt {
+                    slabs: row.slabs,
+                    active_objs: row.active_objects,
+                    pages_per_slab: row.pages_per_slab,
+                },
                 design,
                 causes: vec![],
             });
         }
+        let SlabSums { absolute_error, unchanged_error, .. } = moment.slabs;
+        moment.slabs.skill = (unchanged_error > 0).then(|| absolute_error as f64 / unchanged_error as f64);
         Some(moment)
     }
-}
 
-impl Moment {
     fn find_causes(
         &mut self,
+        is_other: bool,
         stream: &Stream,
         tables: &Tables,
         tallies: &FxHashMap<&'static str, Vec<CacheTally>>,
+        guessed: &[u64],
     ) {
         let slabs = |moment, name| Some(tables.at(moment)?.slabinfo.as_ref()?.get(name)?.slabs);
-        for cache in self.caches.iter_mut().filter(|cache| cache.design.slabs != cache.kernel.slabs as i64) {
+        for cache in &mut self.caches {
             let number = stream.caches.iter().position(|info| info.name == cache.name);
             let tally = |moment: &str| {
                 let all = tallies.get(moment).map_or(&[][..], Vec::as_slice);
                 number.and_then(|number| all.get(number)).copied().unwrap_or_default()
             };
             let then = slabs("before", &cache.name).unwrap_or_default();
-            cache.causes = SlabCause::of(tally("before"), tally(&self.name), [then, cache.kernel.slabs]);
+            let per_slab = cache.design.objects_per_slab;
+            let intended = match per_slab == cache.objects_per_slab {
+                false => Some(SlabCause::OtherSize(per_slab)),
+                true => is_other.then_some(SlabCause::OtherDesign),
+            };
+            let guessed = number.and_then(|number| guessed.get(number)).copied().unwrap_or(0);
+            let (before, now, slabs) = (tally("before"), tally(&self.name), [then, cache.kernel.slabs]);
+            let hidden = |tally: CacheTally| tally.hidden_frees + tally.hidden_allocs;
+            let design = &mut cache.design;
+            design.band =
+                band(design.slabs, (guessed + hidden(now).saturating_sub(hidden(before))) / per_slab.max(1));
+            self.slabs.in_band += u64::from((design.band[0]..=design.band[1]).contains(&(slabs[1] as i64)));
+            if design.slabs != slabs[1] as i64 {
+                cache.causes = SlabCause::of(before, now, slabs, intended, guessed);
+            }
         }
     }
 }
@@ -525,6 +624,9 @@ const WORST: usize = 10;
 
 impl fmt::Display for DesignReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(prediction) = &self.prediction {
+            writeln!(f, "{}\n", prediction.answer())?;
+        }
         writeln!(f, "{}: {} operations on {} CPUs", self.trace, grouped(self.operations), self.cpus)?;
         if let Some(linux) = &self.linux {
             writeln!(f, "The traced kernel's design, `linux`: {linux}")?;
@@ -550,8 +652,11 @@ impl fmt::Display for DesignReport {
             "slabs",
             "kernel",
             "sum of errors",
+            "if nothing changed",
+            "skill",
             "within 2 %",
             "or a slab",
+            "in band",
             "active objects: error",
             "of a change",
         ]);
@@ -565,8 +670,11 @@ impl fmt::Display for DesignReport {
                 moment.slabs.design.to_string(),
                 grouped(moment.slabs.kernel),
                 grouped(moment.slabs.absolute_error),
+                grouped(moment.slabs.unchanged_error),
+                moment.slabs.skill.map_or_else(String::new, |skill| format!("{skill:.2}")),
                 format!("{} of {}", near.within_2_percent, near.n),
                 format!("{} of {}", near.within_2_percent_or_a_slab, near.n),
+                format!("{} of {}", moment.slabs.in_band, moment.caches.len()),
                 grouped(moment.active_objs.absolute_error),
                 grouped(moment.active_objs.absolute_change),
             ]);
@@ -594,9 +702,11 @@ impl fmt::Display for DesignReport {
                 for (error, cache) in worst.into_iter().take(WORST) {
                     writeln!(
                         f,
-                        "  {:24} {:>6} slabs, the kernel has {:>6} ({error:+}): {}",
+                        "  {:24} {:>6} slabs ({} to {}), the kernel has {:>6} ({error:+}): {}",
                         cache.name,
                         cache.design.slabs,
+                        cache.design.band[0],
+                        cache.design.band[1],
                         cache.kernel.slabs,
                         cache.causes.iter().map(SlabCause::to_string).collect::<Vec<_>>().join("; ")
                     )?;
@@ -617,8 +727,11 @@ mod tests {
     #[test]
     fn a_cause_is_what_the_trace_shows_or_else_the_model() {
         let then = CacheTally { slabs: 3, hidden_frees: 5, hidden_allocs: 2, ..CacheTally::default() };
-        let of = |now, slabs| SlabCause::of(then, now, slabs);
-        assert_eq!(of(CacheTally { slabs: 5, ..then }, [10, 12]), [SlabCause::Model]);
+        let of = |now, slabs| SlabCause::of(then, now, slabs, None, 0);
+        let same = CacheTally { slabs: 5, ..then };
+        assert_eq!(of(same, [10, 12]), [SlabCause::Model]);
+        let intended = SlabCause::of(then, same, [10, 12], Some(SlabCause::OtherSize(5)), 7);
+        assert_eq!(intended, [SlabCause::OtherSize(5), SlabCause::FreeBefore(7)]);
         let now = CacheTally { slabs: 4, hidden_frees: 9, hidden_allocs: 3, pre_trace_frees: 1, ..then };
         assert_eq!(
             of(now, [10, 8]),

@@ -15,6 +15,8 @@ use crate::trace::Tables;
 use serde::Serialize;
 use std::fmt;
 use std::path::PathBuf;
+use uslab_buddy::PAGE_SIZE;
+use uslab_engine::design::Locks;
 
 /// A change of settings, and what it does to slabs.
 #[derive(Debug, Serialize)]
@@ -23,6 +25,8 @@ pub struct Prediction {
     pub from: String,
     /// The design as it would have been.
     pub to: String,
+    /// Locks that CPUs share: of the first design, and of the second.
+    pub locks: (Locks, Locks),
     /// By moment.
     pub moments: Vec<PredictedMoment>,
 }
@@ -47,12 +51,18 @@ pub struct Predicted {
     pub traced: u64,
     /// With the other setting.
     pub predicted: u64,
+    /// Between these numbers are the real slabs in about nine of ten caches.
+    pub band: [u64; 2],
     /// In the boot that really had it.
     pub real: Option<u64>,
     /// By how much the boots with the first setting differ.
     pub noise: u64,
     /// Objects of a slab: in the kernel that was traced, with the other setting, and in the boot that really had it.
     pub objects_per_slab: (u64, u64, Option<u64>),
+    /// Pages of all slabs, the same way.
+    pub pages: (u64, u64, Option<u64>),
+    /// Objects that CPUs, and what CPUs share, would hold outside of slabs.
+    pub held: (u64, u64),
 }
 
 /// A prediction beside the real thing, over caches of more than ten slabs that changed by more than 5 %, and by more than boots with
@@ -61,6 +71,10 @@ pub struct Predicted {
 pub struct Compared {
     /// Slabs of all caches that both tables have: traced, predicted, real.
     pub slabs: (u64, u64, u64),
+    /// These caches.
+    pub caches: u64,
+    /// Of these, the ones whose real slabs are in the band.
+    pub in_band: u64,
     /// Caches that changed so much.
     pub changed: u64,
     /// Of these, the ones whose change has the right sign.
@@ -125,24 +139,51 @@ impl Prediction {
                 let rows = again.iter().filter_map(|again| again.get(&to.name));
                 let boots = rows.map(|row| row.slabs).chain([traced]);
                 let (least, most) = boots.fold((u64::MAX, 0), |(least, most), n| (n.min(least), n.max(most)));
+                let predicted = slabs(from, to);
+                let noise = most - least;
                 Predicted {
                     name: to.name.clone(),
                     traced,
-                    predicted: slabs(from, to),
+                    predicted,
+                    band: band(predicted, noise),
                     real: row.map(|row| row.slabs),
-                    noise: most - least,
+                    noise,
                     objects_per_slab: (
                         from.map_or(0, |from| from.objects_per_slab),
                         to.design.objects_per_slab,
                         row.map(|row| row.objects_per_slab),
                     ),
+                    pages: (
+                        from.map_or(0, |from| from.kernel.slabs * from.kernel.pages_per_slab),
+                        slabs(from, to) << to.design.order,
+                        row.map(|row| row.slabs * row.pages_per_slab),
+                    ),
+                    held: (to.design.in_magazines, to.design.in_depot),
                 }
             };
             let caches: Vec<_> = other.caches.iter().map(predicted).collect();
             let real = real.map(|_| Compared::new(&caches));
             Some(PredictedMoment { name: moment.name.clone(), caches, real })
         });
-        Self { from: from.design.clone(), to: to.design.clone(), moments: moments.collect() }
+        let locks = (from.locks, to.locks);
+        Self { from: from.design.clone(), to: to.design.clone(), locks, moments: moments.collect() }
+    }
+
+    /// What the change does, in a sentence for each moment, and one of locks.
+    pub(super) fn answer(&self) -> String {
+        let mut said: Vec<_> =
+            self.moments.iter().map(|moment| moment.answer(&self.from, &self.to)).collect();
+        let (then, now) = self.locks;
+        if then != Locks::default() || now != Locks::default() {
+            said.push(format!(
+                "Locks of slab lists would be taken {} times instead of {}, locks of barns or depots {} times instead of {}.",
+                grouped(now.lists),
+                grouped(then.lists),
+                grouped(now.depot),
+                grouped(then.depot)
+            ));
+        }
+        said.join("\n")
     }
 }
 
@@ -153,6 +194,49 @@ fn slabs(from: Option<&CacheAt>, to: &CacheAt) -> u64 {
         error as f64 * from.design.objects_per_slab as f64 / to.design.objects_per_slab.max(1) as f64
     });
     (to.design.slabs as f64 + hidden).round().max(0.0) as u64
+}
+
+impl PredictedMoment {
+    /// From the first design to the second, in a sentence.
+    fn answer(&self, from: &str, to: &str) -> String {
+        let sum = |of: fn(&Predicted) -> u64| self.caches.iter().map(of).sum::<u64>();
+        let (then, now) = (sum(|cache| cache.pages.0), sum(|cache| cache.pages.1));
+        let grow = self.caches.iter().filter(|cache| cache.pages.1 > cache.pages.0).count();
+        let shrink = self.caches.iter().filter(|cache| cache.pages.1 < cache.pages.0).count();
+        let mut most: Vec<_> = self.caches.iter().filter(|cache| cache.pages.1 != cache.pages.0).collect();
+        most.sort_by_key(|cache| (std::cmp::Reverse(cache.pages.1.abs_diff(cache.pages.0)), &cache.name));
+        let most = most.iter().take(3).map(|cache| {
+            let sign = if cache.pages.1 > cache.pages.0 { '+' } else { '-' };
+            format!("{} {sign}{}", cache.name, mib(cache.pages.1.abs_diff(cache.pages.0)))
+        });
+        let most: Vec<_> = most.collect();
+        let held = match (sum(|cache| cache.held.0), sum(|cache| cache.held.1)) {
+            (0, 0) => String::new(),
+            (cpus, 0) => format!("; CPUs hold {} free objects", grouped(cpus)),
+            (cpus, shared) => {
+                format!("; CPUs hold {} free objects, barns or depots {}", grouped(cpus), grouped(shared))
+            }
+        };
+        format!(
+            "From {from} to {to}, at `{}`: slabs take {} instead of {}; {grow} caches grow, {shrink} shrink{}{}{held}.",
+            self.name,
+            mib(now),
+            mib(then),
+            if most.is_empty() { "" } else { ", most of all " },
+            most.join(", "),
+        )
+    }
+}
+
+/// Pages in MiB.
+fn mib(pages: u64) -> String {
+    format!("{:.2} MiB", (pages * PAGE_SIZE as u64) as f64 / f64::from(1 << 20))
+}
+
+/// One slab, a twentieth of the slabs, and what boots with one setting differ by.
+fn band(predicted: u64, noise: u64) -> [u64; 2] {
+    let width = 1 + predicted / 20 + noise;
+    [predicted.saturating_sub(width), predicted + width]
 }
 
 impl Predicted {
@@ -169,6 +253,10 @@ impl Compared {
         let slabs = known.iter().fold((0, 0, 0), |(traced, predicted, all), (cache, real)| {
             (traced + cache.traced, predicted + cache.predicted, all + real)
         });
+        let in_band =
+            known.iter().filter(|(cache, real)| (cache.band[0]..=cache.band[1]).contains(real)).count()
+                as u64;
+        let all = known.len() as u64;
         let changed: Vec<_> = known.into_iter().filter(|(cache, real)| cache.changed(*real)).collect();
         let right_sign = changed
             .iter()
@@ -183,6 +271,8 @@ impl Compared {
         };
         Self {
             slabs,
+            caches: all,
+            in_band,
             changed: changed.len() as u64,
             right_sign: right_sign.count() as u64,
             median_error_percent: median(|_, real| real),
@@ -202,12 +292,15 @@ impl fmt::Display for Prediction {
                     right_sign,
                     median_error_percent,
                     median_error_of_change_percent,
+                    caches,
+                    in_band,
                 } = real;
                 writeln!(
                     f,
                     "In all {} traced, {} predicted, {} real. Of {changed} caches that really changed by more than 5 %, and by more than \
                      chance, the change of {right_sign} has the right sign. Half of the predictions are off by less than \
-                     {median_error_percent:.1} % of the real slabs, and {median_error_of_change_percent:.1} % of the change.",
+                     {median_error_percent:.1} % of the real slabs, and {median_error_of_change_percent:.1} % of the change. {in_band} of \
+                     {caches} caches are in their band.",
                     grouped(*traced),
                     grouped(*predicted),
                     grouped(*all),
@@ -221,13 +314,15 @@ impl fmt::Display for Prediction {
                     .max(cache.real.unwrap_or(cache.traced).abs_diff(cache.traced))
             };
             caches.sort_by_key(|cache| (std::cmp::Reverse(moved(cache)), &cache.name));
-            let mut rows = table(&["cache", "traced", "predicted", "real", "chance", "objects a slab"]);
+            let mut rows =
+                table(&["cache", "traced", "predicted", "band", "real", "chance", "objects a slab"]);
             for cache in caches.into_iter().filter(|cache| moved(cache) > 0).take(15) {
                 let (then, now, _) = cache.objects_per_slab;
                 rows.add_row([
                     cache.name.clone(),
                     grouped(cache.traced),
                     grouped(cache.predicted),
+                    format!("{} to {}", grouped(cache.band[0]), grouped(cache.band[1])),
                     cache.real.map_or_else(String::new, grouped),
                     grouped(cache.noise),
                     if then == now { now.to_string() } else { format!("{then} -> {now}") },
@@ -248,8 +343,18 @@ mod tests {
         CacheAt {
             name: "dentry".to_owned(),
             objects_per_slab: 16,
-            kernel: KernelAt { slabs: kernel, active_objs: 0 },
-            design: DesignAt { slabs, active_objs: 0, used: 0, objects_per_slab },
+            kernel: KernelAt { slabs: kernel, active_objs: 0, pages_per_slab: 1 },
+            design: DesignAt {
+                slabs,
+                band: [slabs; 2],
+                active_objs: 0,
+                used: 0,
+                used_change: 0,
+                objects_per_slab,
+                order: 0,
+                in_magazines: 0,
+                in_depot: 0,
+            },
             causes: vec![],
         }
     }
@@ -269,9 +374,12 @@ mod tests {
             name: String::new(),
             traced,
             predicted,
+            band: band(predicted, noise),
             real,
             noise,
             objects_per_slab: (8, 8, Some(8)),
+            pages: (traced, predicted, real),
+            held: (0, 0),
         };
         let caches = [
             cache(100, 150, Some(104), 0), // hardly changed

@@ -1,8 +1,9 @@
 //! A replay as a stream of operations, for the engine of pages: the same actions that the machine here performs.
 
-use super::from_before::slabs_from_before;
-use super::hidden::{deaths, hidden_allocations};
+use super::from_before::FromBefore;
+use super::hidden::{What, deaths, hidden_operations};
 use super::linux;
+use super::recycled::recycled;
 use super::steps::{readings, shrinks};
 use super::traced::Traced;
 use crate::trace::{CacheKind, Counts, FreeOrigin, Kernel, Op, OpKind, PageSize, PageUse, Pfn, Resolver};
@@ -32,8 +33,8 @@ pub(super) fn traced_cpus(counts: &Counts) -> u64 {
 
 /// What there is before the first operation.
 pub(super) enum Before<'k> {
-    /// The slabs that the trace shows.
-    Slabs,
+    /// These slabs.
+    Slabs(Vec<FromBefore>),
     /// Nothing: another kernel, whose caches have these names, kinds and sizes.
     Other(Vec<(String, Kind, u32)>, &'k Kernel, &'k SlabInfo),
 }
@@ -48,18 +49,25 @@ pub(super) fn of(
 ) -> Stream {
     let Traced { resolver, ops, tables } = traced;
     let (shrinks, deaths, readings) = (shrinks(traced), deaths(traced), readings(traced));
+    let recycled = recycled(traced, cpus);
     let late: FxHashMap<_, _> = readings.iter().map(|(mark, read)| (*read, *mark)).collect();
-    let mut early = hidden_allocations(ops, |ptr| resolver.page_of(ptr)).into_iter().peekable();
+    let mut hidden = hidden_operations(traced).into_iter().peekable();
     let mut writer = Writer::new(title, cpus);
-    zones.iter().for_each(|(kind, pages)| writer.zone(*kind, *pages));
     let (mut slabs, mut kernel, mut slabinfo) = (vec![], &tables.kernel, tables.latest_slabinfo());
     let mut online = traced_cpus(resolver.counts()) as u32;
     match before {
-        Before::Slabs => slabs = slabs_from_before(traced),
+        Before::Slabs(from_before) => slabs = from_before,
         Before::Other(caches, other, table) => {
             (kernel, slabinfo, online) = (other, Some(table), cpus);
             caches.into_iter().for_each(|(name, kind, size)| writer.cache(name, kind, size));
         }
+    }
+    // Zones have the pages that the trace or the tables tell of.
+    let pages = |slab: &FromBefore| Some(slabinfo?.get(&resolver.cache(slab.cache).name)?.pages_per_slab);
+    let unseen: u64 = slabs.iter().filter(|slab| slab.is_unseen()).filter_map(pages).sum();
+    let largest = zones.iter().map(|(_, pages)| *pages).max().unwrap_or(0);
+    for (kind, pages) in zones {
+        writer.zone(*kind, if *pages == largest { pages.saturating_add(unseen as u32) } else { *pages });
     }
     let mut from_before: FxHashSet<u64> = FxHashSet::default();
     for (at, op) in ops.iter().enumerate() {
@@ -68,7 +76,8 @@ pub(super) fn of(
         for slab in slabs.drain(..) {
             learn(&mut writer, resolver, slab.cache.0 as usize + 1);
             let others = slab.objects - slab.used.len() as u32 - slab.free;
-            writer.start(cpu, slab.cache.0, &slab.used, others, slab.free);
+            let owner = slab.owner.map_or(cpu, |cpu| u32::from(cpu) % cpus);
+            writer.start(owner, slab.cache.0, &slab.used, others, slab.free, slab.owner.is_some());
             from_before.extend(slab.used);
         }
         write(&mut writer, resolver, op, cpu);
@@ -98,10 +107,17 @@ pub(super) fn of(
             writer.allow(Manner::AfterGrace);
             writer.free(cpu, *ptr);
         }
-        while let Some((_, free)) = early.next_if(|(then, _)| *then == at) {
-            if let OpKind::Free { cache, ptr, .. } = ops[free].kind {
-                learn(&mut writer, resolver, cache.0 as usize + 1);
-                writer.alloc(cpu, cache.0, ptr.0, resolver.cache(cache).size.into());
+        for ptr in recycled.get(&at).into_iter().flatten() {
+            writer.free(cpu, *ptr);
+        }
+        while let Some(hidden) = hidden.next_if(|hidden| hidden.after == at) {
+            let cpu = u32::from(hidden.cpu) % cpus;
+            match hidden.what {
+                What::Alloc(cache, ptr) => {
+                    learn(&mut writer, resolver, cache.0 as usize + 1);
+                    writer.alloc(cpu, cache.0, ptr.0, resolver.cache(cache).size.into());
+                }
+                What::Free(ptr) => _ = writer.free(cpu, ptr.0),
             }
         }
     }

@@ -78,6 +78,12 @@ impl TraceHealth {
                 grouped(self.lost)
             )?;
         }
+        if facts.mark_was_lost {
+            writeln!(
+                out,
+                "the mark of the tables `before` is lost, too: they are compared at the beginning of what is left"
+            )?;
+        }
         if self.not_understood > 0 {
             writeln!(out, "{} lines were not understood, the first:", grouped(self.not_understood))?;
             for (line, text) in &facts.first_not_understood {

@@ -257,12 +257,16 @@ pub struct AgainstKernel {
     pub objects_exact: u64,
     /// Sum of the absolute differences in objects.
     pub objects_abs_error: u64,
+    /// The same if nothing had changed here.
+    pub objects_abs_change: u64,
     /// Sum of the kernel's changes of slabs.
     pub slabs_kernel: i64,
     /// Sum of ours.
     pub slabs_ours: i64,
     /// Sum of the absolute differences in slabs.
     pub slabs_abs_error: u64,
+    /// The same if nothing had changed here.
+    pub slabs_abs_change: u64,
     /// By cache.
     pub rows: Vec<KernelRow>,
 }

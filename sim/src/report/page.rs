@@ -236,16 +236,18 @@ impl Report {
         out.push_str(&text(&rows));
         writeln!(
             out,
-            "Total: objects {} there, {} here, absolute error {} ({} of {} caches exact); slabs {} there, {} here, \
-             absolute error {}",
+            "Total: objects {} there, {} here, absolute error {} ({} if nothing had changed; {} of {} caches exact); slabs {} there, {} here, \
+             absolute error {} ({} if nothing had changed)",
             signed(k.objects_kernel),
             signed(k.objects_ours),
             grouped(k.objects_abs_error),
+            grouped(k.objects_abs_change),
             k.objects_exact,
             k.caches,
             signed(k.slabs_kernel),
             signed(k.slabs_ours),
-            grouped(k.slabs_abs_error)
+            grouped(k.slabs_abs_error),
+            grouped(k.slabs_abs_change)
         )?;
         let differing = || k.rows.iter().filter_map(|row| Some((row, row.cause?)));
         if differing().next().is_some() {

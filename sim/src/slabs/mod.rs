@@ -3,11 +3,14 @@
 
 pub mod attributes;
 mod change;
+mod dump;
 mod estimate;
+mod page;
 mod source;
 
 pub use change::{CacheChange, Change};
 pub use estimate::{Bounds, Layers, Machine, Setting};
+pub(crate) use source::cpus_of_ranges;
 pub use source::{Cache, Memory, Snapshot, read_table};
 
 use crate::output::{self, grouped, size};
@@ -15,6 +18,7 @@ use anyhow::bail;
 use serde::Serialize;
 use std::cmp::Reverse;
 use std::fmt::Write;
+use std::path::Path;
 
 /// What the rows go by.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -231,12 +235,21 @@ impl Report {
         let linux = self.kernel.as_ref().map_or(String::new(), |kernel| format!("Linux {kernel}, "));
         let nodes = if self.nodes == 1 { "1 node".to_owned() } else { format!("{} nodes", self.nodes) };
         let at_most = if self.cpus_guessed { "at most " } else { "" };
+        // Files of the place are named within it.
+        let place = Path::new(&self.place);
+        let folder = if self.moment.is_some_and(|moment| place.ends_with(moment)) { place.parent() } else { Some(place) };
+        let named = |path: &String| {
+            let inside = folder.and_then(|folder| Path::new(path).strip_prefix(folder).ok());
+            let inside = inside.filter(|path| !path.as_os_str().is_empty());
+            inside.map_or_else(|| path.clone(), |path| path.display().to_string())
+        };
+        let read: Vec<String> = self.read.iter().map(named).collect();
         writeln!(
             f,
             "{} ({linux}{at_most}{} CPUs, {nodes}), from {}",
             self.place,
             self.cpus,
-            self.read.join(", ")
+            read.join(", ")
         )?;
         if self.cpus_guessed {
             writeln!(

@@ -1,6 +1,7 @@
 //! Where the tables of a kernel's caches are: this machine's, a folder of copies, or one file.
 
 use super::attributes::{Attributes, Catalog};
+use super::dump;
 use crate::trace::{FreeBlocks, KernelSlabInfo, MOMENTS, PageSize, Tunables};
 use anyhow::{Context, bail};
 use serde::Serialize;
@@ -113,10 +114,15 @@ impl Snapshot {
             snapshot.slabinfo(path, &text)?;
         } else if text.starts_with("name\t") {
             snapshot.add_catalog(&Catalog::of_table(&text).with_context(|| shown.clone())?);
+        } else if text.lines().take(100).any(dump::is_head) {
+            let (rows, faults) = dump::rows(&text, snapshot.page_size).with_context(|| shown.clone())?;
+            snapshot.faults.extend(faults.iter().map(|fault| format!("{shown}: {fault}")));
+            let cache = |row| Cache { row, tunables: Tunables::default(), attributes: None, aliases: vec![] };
+            snapshot.caches = rows.into_iter().map(cache).collect();
         } else {
             bail!(
-                "{shown}: line 1: expected `slabinfo - version: 2.1`, or a tab-separated table of the attributes in /sys/kernel/slab; \
-                 `uslab what {shown}` says what it is"
+                "{shown}: line 1: expected `slabinfo - version: 2.1`, a tab-separated table of the attributes in /sys/kernel/slab, or what \
+                 `kmem -s` of crash prints; `uslab what {shown}` says what it is"
             );
         }
         snapshot.checked(&[shown])
@@ -288,7 +294,7 @@ impl Tables<'_> {
         }
         let present = self.folder.join("sys/devices/system/cpu/present");
         snapshot.cpus = match self.first(&[present], &mut read)? {
-            Some((_, text)) => last_of_range(&text),
+            Some((_, text)) => cpus_of_ranges(&text),
             None => match self.first(&self.places("zoneinfo"), &mut read)? {
                 Some((_, text)) => listed_cpus(&text, "cpu:"),
                 None => self
@@ -402,7 +408,7 @@ fn release(text: &str) -> Option<String> {
 }
 
 /// How many CPUs `0-3` or `0,2-3` is.
-fn last_of_range(text: &str) -> Option<u32> {
+pub(crate) fn cpus_of_ranges(text: &str) -> Option<u32> {
     let cpus = text.trim().split(',').map(|range| {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
         let (first, last): (u32, u32) = (first.parse().ok()?, last.parse().ok()?);
@@ -434,9 +440,9 @@ mod tests {
         assert_eq!(release("Linux host2 5.14.0-1.el9 #1 SMP"), Some("5.14.0-1.el9".to_owned()));
         assert_eq!(release("7.2.13+deb14-amd64\n"), Some("7.2.13+deb14-amd64".to_owned()));
         assert_eq!(release("no release"), None);
-        assert_eq!(last_of_range("0-3\n"), Some(4));
-        assert_eq!(last_of_range("0,2-3"), Some(3));
-        assert_eq!(last_of_range("3-0"), None);
+        assert_eq!(cpus_of_ranges("0-3\n"), Some(4));
+        assert_eq!(cpus_of_ranges("0,2-3"), Some(3));
+        assert_eq!(cpus_of_ranges("3-0"), None);
         assert_eq!(listed_cpus("  cpu: 0\n  cpu: 1\n cpu: 0\n", "cpu:"), Some(2));
         assert_eq!(listed_cpus("processor\t: 0\nprocessor\t: 1\n", "processor"), Some(2));
         assert_eq!(listed_cpus("", "cpu:"), None);

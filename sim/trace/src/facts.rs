@@ -96,6 +96,8 @@ pub struct Facts {
     pub caches: Vec<CacheFacts>,
     /// Marks that user space wrote.
     pub marks: Vec<MarkFacts>,
+    /// The first mark, `before`, was lost with the oldest events: it is at the beginning of the others.
+    pub mark_was_lost: bool,
     /// Live objects and slabs seen of each cache at the beginning and the end of a workload (marks `WORKLOAD ...`).
     pub phases: Vec<Phase>,
     /// The kernel's tables beside ours, by the span of time.
@@ -384,6 +386,7 @@ impl Resolver {
                 .iter()
                 .map(|mark| MarkFacts { at: mark.at, time: seconds(mark.time_ns), text: mark.text.clone() })
                 .collect(),
+            mark_was_lost: tally.mark_was_lost,
             phases: self.phases(),
             slabinfo: self.spans(tables, |from, to, a, b| {
                 let (old, new) = (a.0.slabinfo.as_ref()?, b.0.slabinfo.as_ref()?);

@@ -81,14 +81,16 @@ impl<'a> Fields<'a> {
         Some(self.name())
     }
 
-    /// A value that may have blanks, as names of caches may: up to the next key, or to what `perf script` appends.
+    /// A value that may have blanks, as names of caches may: up to the next key, or to what `perf script` appends, an address or (`-F
+    /// cgroup`) a control group. As a name of a folder it has no slash.
     #[inline]
     fn name(&mut self) -> &'a [u8] {
         let text = self.rest;
         let mut end = find_short(b' ', text);
         while let [b' ', after @ ..] = &text[end..] {
             let word = &after[..find_short(b' ', after)];
-            if word.is_empty() || word.contains(&b'=') || word.len() == 16 && hex(word).is_some() {
+            let is_appended = word.starts_with(b"/") || word.len() == 16 && hex(word).is_some();
+            if word.is_empty() || word.contains(&b'=') || is_appended {
                 break;
             }
             end += 1 + word.len();
@@ -345,6 +347,7 @@ mod tests {
             &b"call_site=a ptr=1 name=dm raid1 read record bytes_req=3"[..],
             b"call_site=a ptr=1 name=dm raid1 read record",
             b"call_site=a ptr=1 name=dm raid1 read record ffffffff8130f9d5 kmem_cache_free+0x1 ([kernel])",
+            b"call_site=a ptr=1 name=dm raid1 read record /user.slice/user-1000.slice",
             b"name=dm raid1 read record ptr=0x1 (1) call_site=a",
         ] {
             let mut fields = Fields::new(text);

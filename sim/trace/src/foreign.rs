@@ -95,7 +95,11 @@ fn other_tool(lines: &[&str]) -> Option<Foreign> {
         return foreign("the output of `perf trace`, which has no CPUs", "perf trace -e 'kmem:*'", RECORD);
     }
     if any(&|line| line.starts_with('[') && line.contains("{ cpu_id = ")) {
-        return foreign("the text of babeltrace, of a trace by LTTng", "babeltrace FOLDER", RECORD);
+        return foreign(
+            "the text of babeltrace without events of kmem",
+            "babeltrace FOLDER",
+            "record these events, too: `lttng enable-event --kernel 'kmem_*'`",
+        );
     }
     if any(&|line| line.starts_with("Attaching ") && line.contains("probe") || line.starts_with("@[")) {
         return foreign("the output of bpftrace, which each script writes as it likes", "bpftrace", RECORD);
@@ -105,6 +109,13 @@ fn other_tool(lines: &[&str]) -> Option<Foreign> {
             "a summary of `perf kmem stat`, without events",
             "perf kmem stat",
             "give the events: `perf script -i perf.data`",
+        );
+    }
+    if any(&|line| line.starts_with("CACHE ") && line.contains(" SSIZE")) {
+        return foreign(
+            "the slab caches of a kernel's dump",
+            "kmem -s of crash, slabinfo of drgn-tools",
+            "uslab slabs FILE",
         );
     }
     if any(&|line| line.starts_with("Active / Total Objects")) {
@@ -236,8 +247,8 @@ mod tests {
                 "the output of `perf trace`, which has no CPUs",
             ),
             (
-                "[10:00:00.1] (+?) host kmem_kmalloc: { cpu_id = 1 }, { ptr = 0x1 }",
-                "the text of babeltrace, of a trace by LTTng",
+                "[10:00:00.1] (+?) host sched_switch: { cpu_id = 1 }, { prev_tid = 1 }",
+                "the text of babeltrace without events of kmem",
             ),
             ("Attaching 1 probe...", "the output of bpftrace, which each script writes as it likes"),
             ("[    0.000000] Linux version 6.1", "a kernel's log"),

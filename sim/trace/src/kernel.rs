@@ -69,6 +69,20 @@ impl Attributes {
     pub fn number(&self, cache: &str, attribute: &str) -> Option<u32> {
         self.text(cache, attribute)?.parse().ok()
     }
+    /// The total of a counter: 421 of `421 N0=421`.
+    #[must_use]
+    pub fn count(&self, cache: &str, counter: &str) -> Option<u64> {
+        let text = self.text(cache, counter)?;
+        text.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
+    }
+    /// Slabs on the partial list of a CPU: 1 of `10(1) C0=10(1)` for CPU 0.
+    #[must_use]
+    pub fn cpu_partial_slabs(&self, cache: &str, cpu: u32) -> u64 {
+        let text = self.text(cache, "slabs_cpu_partial").unwrap_or_default();
+        let of_cpu = text.split_whitespace().find_map(|part| part.strip_prefix(&format!("C{cpu}=")));
+        let slabs = of_cpu.and_then(|part| part.split_once('(')?.1.strip_suffix(')')?.parse().ok());
+        slabs.unwrap_or(0)
+    }
     /// The numbers that caches have for an attribute.
     pub fn numbers(&self, attribute: &str) -> impl Iterator<Item = u32> {
         self.rows.keys().filter_map(move |cache| self.number(cache, attribute))
@@ -86,7 +100,7 @@ impl Attributes {
 }
 
 /// Reads a row of names, and a row for each cache, with tabulators between.
-fn attributes(text: &str) -> Result<Attributes, (u64, &'static str)> {
+pub(super) fn attributes(text: &str) -> Result<Attributes, (u64, &'static str)> {
     let mut lines = text.lines().map(|line| line.split('\t').map(str::to_owned).collect::<Vec<_>>());
     let columns = lines.next().unwrap_or_default();
     if columns.first().is_none_or(|first| first != "name") {
@@ -121,6 +135,14 @@ mod tests {
         assert_eq!(read.attributes.links().collect::<Vec<_>>(), [("pid", ":A-0000128")]);
         assert!(read.attributes.has("sheaf_capacity") && !read.attributes.has("cpu_partial"));
         assert_eq!(kernel(&[]), Ok(Kernel::default()));
+    }
+
+    #[test]
+    fn a_counter_has_a_total_and_a_part_for_each_cpu() {
+        let text = "name\tslabs\tslabs_cpu_partial\ndentry\t421 N0=400 N1=21\t90(3) C0=10(1) C11=80(2)\n";
+        let read = attributes(text).unwrap();
+        assert_eq!((read.count("dentry", "slabs"), read.count("dentry", "partial")), (Some(421), None));
+        assert_eq!([0, 1, 11].map(|cpu| read.cpu_partial_slabs("dentry", cpu)), [1, 0, 2]);
     }
 
     #[test]

@@ -34,6 +34,7 @@
 
 #![forbid(unsafe_code)]
 
+mod babeltrace;
 mod direct_map;
 mod error;
 mod event;

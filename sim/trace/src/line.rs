@@ -1,10 +1,11 @@
-//! One line of a trace: which of the three formats it is in, and what it says.
+//! One line of a trace: which of the formats it is in, and what it says.
 //!
 //! | text of | looks like |
 //! |---|---|
 //! | ftrace ([`ftrace`](super::ftrace)) | `comm-pid [cpu] flags time: event: k=v ...` |
 //! | `perf script` ([`perf`](super::perf)) | `comm pid [cpu] time: kmem:event: k=v ...` |
 //! | `trace-cmd report` ([`trace_cmd`](super::trace_cmd)) | `comm-pid [cpu] time: event:  (site) k=v ...` |
+//! | babeltrace ([`babeltrace`](super::babeltrace)) | `[time] (+delta) host event: { cpu_id = 1 }, { k = v, ... }` |
 //! | wee_alloc ([`wee_alloc`](super::wee_alloc)) | `Alloc(552),` and `Free(0),` |
 //! | Fleetbench ([`fleetbench`](super::fleetbench)) | `16, 101940.7, 1974305.1`: a distribution |
 //!
@@ -14,7 +15,7 @@
 use memchr::{memchr, memmem};
 
 use super::error::Impossible;
-use super::event::{Event, EventKind, KNOWN_EVENTS, MAX_CPU, Pfn, Ptr, Via, is_name};
+use super::event::{Event, EventKind, KNOWN_EVENTS, MAX_CPU, Pfn, Ptr, Via, has_kmem, is_name};
 use super::fields::{self, Fields, Pointer, word};
 use super::fleetbench::Row;
 use super::page_size::PageSize;
@@ -22,7 +23,7 @@ use super::prefix::Prefix;
 use super::program::Call;
 use super::symbols::{Symbol, Symbols};
 use super::wee_alloc::Blocks;
-use super::{ftrace, perf, trace_cmd, wee_alloc};
+use super::{babeltrace, ftrace, perf, trace_cmd, wee_alloc};
 
 /// The text formats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize)]
@@ -34,6 +35,8 @@ pub enum Format {
     PerfScript,
     /// The text of `trace-cmd report`.
     TraceCmdReport,
+    /// The text of babeltrace, of a trace by LTTng.
+    Babeltrace,
     /// A program's calls of malloc and free, as wee_alloc's traces have them.
     WeeAlloc,
     /// A distribution of a program's allocations, as Fleetbench has them. A trace is made of it.
@@ -46,7 +49,7 @@ impl Format {
     /// True if the text is of a kernel's events.
     #[must_use]
     pub fn is_kernel(self) -> bool {
-        matches!(self, Self::Ftrace | Self::PerfScript | Self::TraceCmdReport)
+        matches!(self, Self::Ftrace | Self::PerfScript | Self::TraceCmdReport | Self::Babeltrace)
     }
 }
 
@@ -195,6 +198,11 @@ impl Parser {
         match self.format {
             Some(Format::WeeAlloc) => return self.call(line),
             Some(Format::Fleetbench) => return self.row(line),
+            Some(Format::Babeltrace) => return self.of_babeltrace(line),
+            None if line.starts_with(b"[") && babeltrace::as_perf(line).is_some() => {
+                self.format = Some(Format::Babeltrace);
+                return self.of_babeltrace(line);
+            }
             _ => {}
         }
         let prefix = match self.format {
@@ -316,6 +324,15 @@ impl Parser {
             _ => return Err(Reject::NotUnderstood),
         };
         Ok(Symbol(place))
+    }
+
+    /// Other events than the group's are left out.
+    fn of_babeltrace(&mut self, line: &[u8]) -> Result<Line, Reject> {
+        match babeltrace::as_perf(line) {
+            Some(text) => self.event(&perf::cut(&text).ok_or(Reject::NotUnderstood)?),
+            None if has_kmem(line) => Err(Reject::NotUnderstood),
+            None => Ok(Line::Nothing),
+        }
     }
 
     /// A line of a program's trace.
@@ -490,7 +507,7 @@ fn cut(format: Format, line: &[u8]) -> Option<Prefix<'_>> {
         Format::Ftrace => ftrace::cut(line),
         Format::PerfScript => perf::cut(line),
         Format::TraceCmdReport => trace_cmd::cut(line),
-        Format::WeeAlloc | Format::Fleetbench | Format::Libuslab => None,
+        Format::Babeltrace | Format::WeeAlloc | Format::Fleetbench | Format::Libuslab => None,
     }
 }
 

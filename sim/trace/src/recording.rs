@@ -28,6 +28,7 @@ use super::shapes::{Shape, Shapes};
 use super::source::{Chunk, Progress, Source};
 use super::spool::{Record, Spool, Tag};
 use super::symbols::Symbol;
+use super::tables::Tables;
 
 /// Records are held in memory up to this many bytes: two million events.
 const SPOOL_IN_MEMORY: usize = 64 << 20;
@@ -61,6 +62,8 @@ pub struct Recording {
     pub(super) counts: Counts,
     pub(super) mapping: Mapping,
     pub(super) page_size_source: PageSizeSource,
+    /// The mark that was lost with the oldest events.
+    pub(super) lost_mark: Option<Symbol>,
 }
 
 /// Counts over all lines, whatever they mean.
@@ -228,6 +231,16 @@ impl Recording {
     /// As [`Source::open`] and [`read`](Self::read).
     pub fn open(path: &Path) -> Result<Self, TraceError> {
         Self::read(Source::open(path)?, |_| {})
+    }
+
+    /// Puts the mark of the tables `before` at the beginning of a trace that lost its oldest events, and the mark with them.
+    pub fn find_lost_mark(&mut self, tables: &Tables) {
+        const MARK: &[u8] = b"SNAP before begin";
+        let overwritten = self.counts.header.is_some_and(|(in_buffer, written, _)| in_buffer < written);
+        let lost = overwritten || self.counts.lost > 0;
+        if lost && tables.at("before").is_some() && self.strings.marks.find(MARK).is_none() {
+            self.lost_mark = Some(self.strings.marks.intern(MARK));
+        }
     }
 
     /// The file it was read from.
@@ -735,6 +748,7 @@ impl Pass {
             counts: self.counts,
             mapping,
             page_size_source,
+            lost_mark: None,
         })
     }
 }

@@ -175,6 +175,8 @@ pub(super) struct Tally {
     pub(super) pages_net: i64,
     pub(super) marks: Vec<MarkState>,
     marks_seen: u64,
+    /// The first mark is not in the trace.
+    pub(super) mark_was_lost: bool,
 }
 
 /// The counters of one cache.
@@ -234,7 +236,18 @@ impl Recording {
             call_sites: self.call_sites(),
             counts: self.counts,
         };
-        Ok(Resolver {
+        let lost_mark = self.lost_mark.map(|mark| Record {
+            at: 0,
+            time_ns: recording.counts.time_ns.map_or(0, |(first, _)| first),
+            line: 0,
+            cpu: 0,
+            key: mark.0,
+            tag: Tag::Mark,
+            order: 0,
+            migratetype: 0,
+            usage: 0,
+        });
+        let mut resolver = Resolver {
             recording,
             mapping: self.mapping,
             page_size_source: self.page_size_source,
@@ -249,7 +262,14 @@ impl Recording {
             may_block: Vec::new(),
             pending: Vec::new(),
             next: 0,
-        })
+        };
+        if let Some(mark) = lost_mark {
+            resolver.mark_op(&mark);
+            // It is no record.
+            resolver.tally.marks_seen = 0;
+            resolver.tally.mark_was_lost = true;
+        }
+        Ok(resolver)
     }
 }
 
@@ -680,7 +700,7 @@ impl Resolver {
             };
             self.tally.marks.push(MarkState {
                 text: text.into_owned(),
-                at: self.records.position() - 1 - self.tally.marks_seen,
+                at: self.records.position().saturating_sub(1 + self.tally.marks_seen),
                 time_ns: record.time_ns,
                 caches,
                 pages_net: self.tally.pages_net,

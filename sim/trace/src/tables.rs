@@ -9,7 +9,7 @@ use std::path::Path;
 
 use super::error::TraceError;
 use super::event::Pfn;
-use super::kernel::Kernel;
+use super::kernel::{Attributes, Kernel, attributes};
 use super::page_size::PageSize;
 use super::slabinfo::KernelSlabInfo;
 use uslab::SlabInfo;
@@ -35,6 +35,8 @@ pub struct Snapshot {
     pub percpu: Option<u64>,
     /// The folders of `/sys/kernel/slab`, in their order, without links; empty if that was not recorded.
     pub folders: Vec<String>,
+    /// What the files in them say, by folder.
+    pub counters: Attributes,
 }
 
 impl Snapshot {
@@ -135,10 +137,11 @@ impl Tables {
             let zoneinfo = folder.join(format!("{moment}.zoneinfo"));
             let percpu = table(&zoneinfo, &text, percpu_pages)?;
             let zones = table(&zoneinfo, &text, zone_spans)?;
-            let folders =
-                table(&folder.join(format!("{moment}.sysfs-slab.tsv")), &text, folders)?.unwrap_or_default();
+            let sysfs = folder.join(format!("{moment}.sysfs-slab.tsv"));
+            let folders = table(&sysfs, &text, folders)?.unwrap_or_default();
+            let counters = table(&sysfs, &text, attributes)?.unwrap_or_default();
             if slabinfo.is_some() || free_blocks.is_some() || percpu.is_some() {
-                snapshots.push(Snapshot { moment, slabinfo, free_blocks, zones, percpu, folders });
+                snapshots.push(Snapshot { moment, slabinfo, free_blocks, zones, percpu, folders, counters });
             }
         }
         Ok(Self { snapshots, kernel: Kernel::of(folder, &text)? })

@@ -1,7 +1,5 @@
 // What all pictures are drawn with.
 
-import type { Level } from './views.ts';
-
 export const $ = <E extends HTMLElement = HTMLElement>(id: string): E => document.getElementById(id) as E;
 
 /** A new element. */
@@ -29,23 +27,9 @@ export const colours = {} as Record<(typeof NAMES)[number], string>;
 
 export function readColours(): void {
   const style = getComputedStyle(document.documentElement);
-  for (const name of NAMES) colours[name] = style.getPropertyValue(`--${name}`).trim();
+  // `#rgb` is `#rrggbb` in short.
+  for (const name of NAMES) colours[name] = style.getPropertyValue(`--${name}`).trim().replace(/^#(.)(.)(.)$/, '#$1$1$2$2$3$3');
 }
-
-/** Widths of canvases while something is drawn: to ask for one after a change makes the browser lay out the page again. */
-let widths = new Map<HTMLCanvasElement, number>();
-
-/** Draws, with the widths as they are before anything changes. */
-export function measured(root: HTMLElement, draw: () => void): void {
-  widths = new Map(Array.from(root.querySelectorAll('canvas'), (canvas) => [canvas, canvas.clientWidth]));
-  try {
-    draw();
-  } finally {
-    widths = new Map();
-  }
-}
-
-export const widthOf = (canvas: HTMLCanvasElement): number => widths.get(canvas) || canvas.clientWidth;
 
 export interface Sheet {
   g: CanvasRenderingContext2D;
@@ -56,7 +40,7 @@ export interface Sheet {
 /** A canvas of its element's width and so many pixels high, cleared. */
 export function sheet(canvas: HTMLCanvasElement, height: number): Sheet {
   const ratio = devicePixelRatio || 1;
-  const width = widthOf(canvas);
+  const width = canvas.clientWidth;
   canvas.style.height = `${height}px`;
   const wide = Math.round(width * ratio), high = Math.round(height * ratio);
   if (canvas.width !== wide || canvas.height !== high) [canvas.width, canvas.height] = [wide, high];
@@ -102,54 +86,3 @@ export function drawing(own: Attributes & { height: number }, parts: (width: num
   }).observe(root);
   return root;
 }
-
-/** Squares that were drawn so far, by all; for tests. */
-export const drawn = { squares: 0 };
-
-/** Squares as pixels: ten thousands of them take a millisecond. They replace what a sheet shows. */
-export class Squares {
-  private readonly image: ImageData;
-  private readonly words: Uint32Array;
-  private readonly ratio: number;
-  private readonly wide: number;
-  private readonly high: number;
-
-  constructor(private readonly g: CanvasRenderingContext2D) {
-    [this.wide, this.high] = [Math.max(g.canvas.width, 1), Math.max(g.canvas.height, 1)];
-    this.image = g.createImageData(this.wide, this.high);
-    this.words = new Uint32Array(this.image.data.buffer);
-    this.ratio = g.getTransform().a;
-  }
-
-  /** One of a pixel's colour, or its edge only. */
-  add(x: number, y: number, side: number, colour: number, edge = false): void {
-    const { words, ratio, wide, high } = this;
-    const left = Math.max(Math.round(x * ratio), 0), top = Math.max(Math.round(y * ratio), 0);
-    const size = Math.max(Math.round(side * ratio), 1);
-    const right = Math.min(left + size, wide), bottom = Math.min(top + size, high);
-    drawn.squares++;
-    for (let line = top; line < bottom; line++) {
-      const step = edge && line > top && line < top + size - 1 ? Math.max(right - left - 1, 1) : 1;
-      for (let at = line * wide + left; at < line * wide + right; at += step) words[at] = colour;
-    }
-  }
-
-  put(): void {
-    this.g.putImageData(this.image, 0, 0);
-  }
-}
-
-/** What is held at one level, as a column that fills from below. */
-export function column(
-  g: CanvasRenderingContext2D, x: number, y: number, width: number, height: number, { objects, room }: Level, colour: string,
-): void {
-  g.strokeStyle = room ? colours.quiet : colours.line;
-  if (width >= 4) g.strokeRect(x + 0.5, y + 0.5, width - 1, height - 1);
-  if (!room) return;
-  // One object is seen, and one free place, too.
-  const fill = Math.min(Math.max((height - 2) * objects / room, objects ? 3 : 0), height - (objects < room ? 5 : 2));
-  const edge = width >= 4 ? 1 : 0;
-  g.fillStyle = colour;
-  g.fillRect(x + edge, y + height - 1 - fill, width - 2 * edge, fill);
-}
-

@@ -4,8 +4,8 @@ import { sum } from './draw.ts';
 import type { Level } from './views.ts';
 
 /** Of all of them. */
-export const total = (levels: readonly Level[]): Level => ({
-  name: 'all', objects: sum(levels.map(({ objects }) => objects)), room: sum(levels.map(({ room }) => room)),
+export const total = (levels: readonly Level[]): Pick<Level, 'objects' | 'room'> => ({
+  objects: sum(levels.map(({ objects }) => objects)), room: sum(levels.map(({ room }) => room)),
 });
 
 /** In words; levels of one name are counted together. */

@@ -3,8 +3,8 @@
 import { $, made } from './draw.ts';
 
 const PAGES = [
-  ['index.html#start', 'Start'], ['index.html#course', 'Course'], ['index.html#designs', 'Designs'], ['index.html#words', 'Glossary'],
-  ['replay.html', 'A kernel\'s trace'], ['scale.html', 'Scaling'], ['story.html', 'A race'],
+  ['index.html#start', 'Start'], ['replay.html', 'A kernel\'s trace'], ['index.html#play', 'Allocators'], ['index.html#course', 'Course'], ['index.html#designs', 'Designs'], ['index.html#words', 'Glossary'],
+  ['scale.html', 'Scaling'], ['story.html', 'A race'],
 ] as const;
 
 /** Fills it in; `current` is where one is. */

@@ -198,14 +198,16 @@ list: string,
 /** A character for each object: `u` in use, `.` free in the slab, `d` in a depot, `a` to `z` and `A` to `Z` in a magazine of CPU 0 to 51, `+` in one of a later CPU. `d` and `u` are skipped in `a` to `z`. */
 objects: string, };
 
-/** A place for objects: a stack, a sheaf, an array. */
+/** A level that holds objects: a stack, a sheaf, an array. */
 export type Level = {
 /** The design's name for it. */
 name: string,
 /** The number of objects in it. */
 objects: number,
 /** The number of objects that fit into it. */
-room: number, };
+room: number,
+/** The objects, the next to be handed out last: the first page of the slab, and the object in it. */
+places: Array<[number, number]>, };
 
 /** What a run stops at. Caches are numbers in the stream. */
 export type Until = { "until": "depot-empty",

@@ -135,7 +135,7 @@ export async function course(open, file, folder) {
       assert(sentence && (await own.locator('.run .said').textContent()).endsWith(sentence));
       const byHand = own.locator('text=the same machine by hand');
       const cached = script.includes('\ncache ');
-      assert.deepEqual([await byHand.count(), await own.locator('.run .near').count(), await own.locator('.run .tables table').count()], cached ? [1, 1, 0] : [0, 0, 2]);
+      assert.deepEqual([await byHand.count(), await own.locator('.run .stage').count(), await own.locator('.run .tables table').count()], cached ? [1, 1, 0] : [0, 0, 2]);
       if (!cached) assert((await own.locator('.run .tables').textContent()).includes(`blocks${first.view.pages.blocks.toLocaleString('en-US')}`));
       else if (n === 0) {
         await byHand.click();

@@ -15,7 +15,7 @@ const moment = (operation, used) => ({
   steps: operation ? [{ cpu: 1, cache: 0, object: [64, used - 1], path: operation > 2 ? 'slab' : 'cpu', sentence: `CPU 1 allocates object ${used} <b>.`, did: [], what: 'alloc' }] : [],
   caches: [{ name: 'node', served: operation, size: 512, order: 0, per_slab: 8, capacity: 4, used, in_magazines: 2, in_depot: 0,
     free_in_slabs: 6 - used, full: 0, partial: 1, empty: 0, depot_exchanges: 0, slabs_made: 1 }],
-  shown: [{ cache: 0, cpus: [[{ name: 'stack', objects: 2, room: 4 }], [{ name: 'stack', objects: 0, room: 4 }]], shared: [[]],
+  shown: [{ cache: 0, cpus: [[{ name: 'stack', objects: 2, room: 4, places: [[64, used], [64, used + 1]] }], [{ name: 'stack', objects: 0, room: 4, places: [] }]], shared: [[]],
     slabs: [{ page: 64, list: 'partial', objects: `${'u'.repeat(used)}aa`.padEnd(8, '.') }] }],
   pages: { managed: 1024, slab: 1, large: 0, blocks: 0, per_cpu: 3, free: 20, uncommitted: 1000, orders: [[1, 0, 0], [0, 0, 1]], uncommitted_orders: [0, 0], cpus: [[1, 1], [0, 0]], depot: [0, 0] },
 });
@@ -53,7 +53,7 @@ await drive('failure', async (open) => {
     assert.deepEqual(await alerts(page), i === machine.at ? [`✗ Wrong here: ${machine.wrong}`] : []);
     assert.equal(await text(page, '#wrong'), `✗ ${i === machine.at ? 'Wrong here' : 'Moment 3'}: ${machine.wrong}`, 'it is always said');
     assert((await text(page, '#picture')).includes(`${caches[0].used} in use`));
-    assert.equal(await page.locator('.near-cpus > .acting h4').textContent(), 'CPU 1');
+    assert.match(await page.locator('.stage [aria-current]').textContent(), /^CPU 1/);
     assert.equal(await page.evaluate(() => location.hash), `#moment=${i + 1}`);
     assert.equal(await text(page, '.of'), `moment ${i + 1} of 4: operation ${operation}`);
   }

@@ -22,8 +22,10 @@ await drive('front', async (openFile) => {
   const open = (hash, options) => openFile(file, hash, options);
   // --- three clicks: a magazine fills, a depot visit, a slab dies ---
   const page = await open();
+  await page.click('.door:has-text("Play with an allocator")');
   await page.click('.card:has-text("Magazines on four CPUs")');
   await page.click('.took button:has-text("A depot visit")');
+  await page.selectOption('select[aria-label="Speed"]', '4');
   // Each moment that is drawn, however slow the machine is.
   await page.evaluate(() => {
     window.seen = { filled: 0, depot: false, died: false, paths: [] };
@@ -50,19 +52,42 @@ await drive('front', async (openFile) => {
   assert(seen.paths.includes('depot') && !seen.paths.includes('commit'), 'a depot visit is of class depot: tables are made while it warms up');
   await page.waitForFunction(() => document.querySelector('button[aria-label^="Play"]'));
 
-  // --- by hand, from a moment in the midst of a line on ---
+  // --- by hand, from a moment in the midst of a line on: by mouse, by key, on an object ---
   await page.click('.took button >> nth=1');
+  await page.locator('h2').click();
   for (let i = 0; i < 5; i++) await page.keyboard.press('ArrowRight');
-  const before = await view(page);
-  await page.click('text="alloc 10"');
+  const used = async () => (await view(page)).view.caches[0].used;
+  const before = await view(page), first = before.view.caches[0].used;
+  const does = async (act, change) => {
+    const was = await view(page);
+    await act();
+    await page.waitForFunction((at) => window.uslab.view().at === at, was.at + 1);
+    assert.equal((await view(page)).view.caches[0].used, was.view.caches[0].used + change);
+    return (await view(page)).view.steps[0];
+  };
+  await does(() => page.click('button[aria-label="CPU 2: alloc"]'), 1);
+  assert.equal((await does(() => page.keyboard.press('Digit3'), 1)).cpu, 3);
+  assert.deepEqual((({ cpu, what, allocated_on }) => [cpu, what, allocated_on])(await does(() => page.click('button[aria-label="CPU 2: free"]'), -1)), [2, 'free', 2], 'its own object, if it has one');
+  assert.equal((await does(() => page.keyboard.press('Shift+Digit3'), -1)).cpu, 3);
+  const step = await does(() => page.click('button[aria-label="CPU 1: alloc"]'), 1);
+  const [slab, index] = step.object;
+  const place = await page.evaluate(([slab, index]) => window.uslab.stage().place(slab, index), [slab, index]);
+  const stage = await page.locator('.stage').boundingBox();
+  await page.mouse.move(stage.x + place.x, stage.y + place.y);
+  assert.match(await page.textContent('.tip'), new RegExp(`Object ${index} of the slab at page ${slab}, in use`));
+  assert.equal((await does(() => page.mouse.click(stage.x + place.x, stage.y + place.y), -1)).cpu, 1, 'an object is freed where it was allocated');
+  // The same by keyboard: each object can be gone to, and freed.
+  await does(() => page.keyboard.press('Digit1'), 1);
+  await page.focus('.objects');
+  await page.keyboard.press('Home');
+  for (let i = 0; i < 400 && !/in use/.test(await page.textContent('.tip')); i++) await page.keyboard.press('ArrowRight');
+  assert.match(await page.locator(`#${await page.getAttribute('.objects', 'aria-activedescendant')}`).textContent(), /in use/);
+  await does(() => page.keyboard.press('Enter'), -1);
   const after = await view(page);
-  assert.equal(after.view.caches[0].used, before.view.caches[0].used + 10);
-  const place = await page.locator('.near-slabs canvas').boundingBox();
-  await page.mouse.click(place.x + 20, place.y + 30);
-  assert.equal((await view(page)).view.caches[0].used, after.view.caches[0].used - 1);
+  assert.equal(await used(), first);
   const here = await page.evaluate(() => location.hash);
   const again = await open(here);
-  await again.waitForFunction((at) => window.uslab.view().at === at, after.at + 1);
+  await again.waitForFunction((at) => window.uslab.view().at === at, after.at);
   assert.deepEqual(await view(again), await view(page), 'the link is the moment');
   await again.context().close();
   // A design that there is not is refused in words, and nothing changes.
@@ -97,13 +122,14 @@ await drive('front', async (openFile) => {
   for (const [at, kept] of [[3, ['0 alloc-pages 3 3']], [13, [...lines.slice(3, 5), '0 free-pages 2 oldest']], [17, [...lines.slice(3, 6), '0 alloc 2']]]) {
     await page.goto(`${address}#machine&${new URLSearchParams({ name: 'slab', design: 'uslab', do: lines.join(';'), at })}`);
     await page.waitForFunction((at) => window.uslab.view()?.at === at, at);
-    await page.click('text="alloc 1"');
+    await page.click('button[aria-label="CPU 0: alloc"]');
     await page.waitForFunction((at) => window.uslab.view().at === at + 1, at);
-    assert.equal(await page.inputValue('textarea'), [...lines.slice(0, 3), ...kept, '0 alloc 1'].join('\n'));
+    assert.equal(await page.inputValue('textarea'), [...lines.slice(0, 3), ...kept, '0 alloc'].join('\n'));
   }
 
   // --- every demo: its script as the lab's own command has it, step by step ---
-  await page.goto(`${address}#start`);
+  await page.goto(`${address}#play`);
+  await page.waitForSelector('.cards');
   const demos = await page.locator('.card[href*="demo"]').evaluateAll((cards) => cards.map((card) => card.hash));
   assert(demos.length >= 11);
   for (const hash of demos) {
@@ -196,28 +222,82 @@ await drive('front', async (openFile) => {
 
   // --- the course, and the pages beside it ---
   const taken = await course(open, file, folder);
-  for (const beside of ['A race that loom found', 'A kernel\'s trace', 'Scaling']) {
-    await page.goto(`${address}#start`);
+  for (const [from, beside] of [['play', 'A race that loom found'], ['start', 'Watch a kernel'], ['play', 'Scaling']]) {
+    await page.goto(`${address}#${from}`);
     await page.click(`.card:has-text("${beside}")`);
-    await page.waitForFunction(() => !document.querySelector('.cards') && window.uslab);
+    await page.waitForFunction(() => !document.querySelector('.card') && window.uslab);
     await page.evaluate(() => window.uslab.ready);
     await page.click('nav >> text=Start');
-    await page.waitForSelector('.cards');
-    assert.equal(page.url(), `${address}#start`);
+    await page.waitForSelector('.doors');
+    assert.match(page.url(), /#start/);
   }
 
   // --- words, designs, a link that leads nowhere ---
   await page.click('nav >> text=Glossary');
   assert((await page.locator('.words dt').count()) > 20);
   await page.click('nav >> text=Designs');
-  assert.equal(await page.locator('.words dt').count(), 7);
+  assert.equal(await page.locator('.words dt').count(), 8);
   await page.click('.words a >> nth=2');
   await page.waitForFunction(() => window.uslab.view()?.view);
   await page.goto(`${address}#demo&name=none`);
-  await page.waitForSelector('.cards');
+  await page.waitForSelector('.doors');
+
+  // --- the first screen: it plays without a click; the stage has most of it; its sentence and its buttons are on it, too ---
+  for (const [width, height] of [[1440, 900], [820, 1180], [390, 844]]) {
+    for (const colorScheme of ['light', 'dark']) for (const hash of ['', '#machine&name=magazines']) {
+      const own = await open(hash, { viewport: { width, height }, colorScheme });
+      await own.waitForFunction(() => window.uslab.stage()?.drawn > 0);
+      const where = `${hash || 'start'} at ${width}`;
+      const { share, below, wide } = await own.evaluate(() => {
+        const { width, height } = document.querySelector('.stage').getBoundingClientRect();
+        return {
+          share: width * height / (innerWidth * innerHeight), wide: document.documentElement.scrollWidth,
+          below: Math.max(...Array.from(document.querySelectorAll('.player .said, .player .bar, .stage button'), (part) => part.getBoundingClientRect().bottom)),
+        };
+      });
+      assert(share >= 0.6, `${where}: the stage has ${share.toFixed(2)} of the first screen`);
+      assert(below <= height && wide <= width, `${where}: ${below} of ${height} pixels, ${wide} wide`);
+      if (!hash) {
+        const { at } = await view(own);
+        await own.waitForFunction((at) => window.uslab.view().at > at, at, { timeout: 5000 });
+      }
+      await own.context().close();
+    }
+  }
+  {
+    // The same link is the same image, byte for byte: a drawing, pixels, and what the last operation moved.
+    const images = [], moment = '#start&at=111';
+    for (let i = 0; i < 2; i++) {
+      const own = await open(moment);
+      await own.waitForFunction(() => window.uslab.stage()?.drawn > 0);
+      images.push(await own.evaluate(async () => {
+        const stage = window.uslab.stage(), blobs = [new Blob([stage.svg('A sentence.')]), await stage.png('A sentence.'), await stage.film('A sentence.')];
+        return Promise.all(blobs.map(async (blob) => [blob.size, Array.from(new Uint8Array(await crypto.subtle.digest('SHA-256', await blob.arrayBuffer()))).join()]));
+      }));
+      await own.context().close();
+    }
+    assert.deepEqual(images[0], images[1]);
+    assert(images[0].every(([bytes]) => bytes > 10_000 && bytes < 1_000_000), `${images[0].map(([bytes]) => bytes)}`);
+  }
+  {
+    // A lecturer's screen: it fills the window, and its type is larger.
+    const own = await open('#start&at=111');
+    await own.keyboard.press('p');
+    assert(await own.evaluate(() => document.querySelector('.lecture') && window.uslab.stage().scale > 1));
+    await own.keyboard.press('p');
+    assert(await own.evaluate(() => !document.querySelector('.lecture') && window.uslab.stage().scale === 1));
+    await own.context().close();
+  }
+  {
+    // Without motion it is the same story, in steps.
+    const own = await open('', { reducedMotion: 'reduce' });
+    await own.waitForFunction(() => window.uslab.view().view.steps.some(({ path }) => path === 'pages'), null, { timeout: 60_000 });
+    assert.equal(await own.evaluate(() => window.uslab.stage().frames.length), 0);
+    await own.context().close();
+  }
 
   // --- pictures ---
-  const pictures = [['start', ''], ['magazines', '#machine&name=magazines&at=100'], ['buddy', '#demo&name=buddy&at=3'], ['race', '#race&at=120'], ['latency', '#latency'],
+  const pictures = [['start', '#start&at=113'], ['play', '#play'], ['magazines', '#machine&name=magazines&at=100'], ['buddy', '#demo&name=buddy&at=3'], ['race', '#race&at=120'], ['latency', '#latency'],
     ['course', '#course'], ['lab', '#lab&name=depot'], ['lab-pages', '#lab&name=pages'], ['lab-race', '#lab&name=race'], ['lecturer', '#lecturer']];
   for (const width of [390, 820, 1440])
     for (const colorScheme of ['light', 'dark']) {

@@ -37,6 +37,16 @@ const shows = (page, from, to = Infinity) => page.waitForFunction(([from, to]) =
   return n >= from && n <= to;
 }, [from, to]);
 const text = (page, id) => page.textContent(`#${id}`);
+/** Clicks the first object of the first slab on the stage; its slab's page. */
+async function touch(page) {
+  const [slab, at] = await page.evaluate(async () => {
+    const { page } = (await window.uslab.view()).shown[0].slabs[0];
+    return [page, await window.uslab.place(page, 0)];
+  });
+  const box = await page.locator('.stage').first().boundingBox();
+  await page.mouse.click(box.x + at.x, box.y + at.y);
+  return slab;
+}
 
 await drive('replay', async (openFile) => {
   const open = (hash, options) => openFile(file, hash, options);
@@ -48,6 +58,23 @@ await drive('replay', async (openFile) => {
   assert(counts.kept < 64 << 20, `${counts.kept} bytes of checkpoints`);
   assert.equal(await at(page), Math.round(operations * 0.3));
   said(`${bytes} bytes, ready after ${Math.round(ready)} ms, ${counts.checkpoints} checkpoints of ${mib(counts.kept)}`);
+
+  // --- the first screen: the stage has most of it, with what it says and what moves it; it answers a question first ---
+  for (const [width, height] of [[1440, 900], [390, 844]]) {
+    const own = await open('', { viewport: { width, height } });
+    const { share, below, wide, answers } = await own.evaluate(() => {
+      const { width, height } = document.querySelector('.stage').getBoundingClientRect();
+      return {
+        share: width * height / (innerWidth * innerHeight), wide: document.documentElement.scrollWidth, answers: document.querySelectorAll('.answer').length,
+        below: Math.max(...Array.from(document.querySelectorAll('#said, #line, .first .bar'), (part) => part.getBoundingClientRect().bottom)),
+      };
+    });
+    assert(share >= 0.6 && below <= height && wide <= width, `at ${width} the stage has ${share.toFixed(2)} of the first screen; it ends at ${below}, and is ${wide} wide`);
+    assert.equal(answers, 3);
+    assert((await own.evaluate(() => window.uslab.counts()))[0].objects > 100, 'objects are drawn');
+    for (const answer of await own.locator('.answer').all()) await answer.click();
+    await own.context().close();
+  }
 
   // --- any moment is as it is natively ---
   let seed = 1n;
@@ -136,11 +163,11 @@ await drive('replay', async (openFile) => {
   }
 
   // --- caches ---
-  const chosen = () => page.locator('.lane[aria-pressed=true]').getAttribute('data-cache');
+  const chosen = () => page.locator('.tab[aria-pressed=true]').getAttribute('data-cache');
   const before = await chosen();
-  await page.locator('.lane[aria-pressed=false]').first().click();
+  await page.locator('.tab[aria-pressed=false]').first().click();
   assert.notEqual(await chosen(), before);
-  const dentry = page.locator('.lane', { hasText: /^dentry/ });
+  const dentry = page.locator('.tab', { hasText: /^dentry/ });
   await dentry.click();
   const cache = Number(await chosen());
 
@@ -210,12 +237,8 @@ await drive('replay', async (openFile) => {
   await page.click('#unfollow');
   assert(await page.locator('#life').isHidden());
   // A click in a slab follows, too.
-  await page.locator('.near-slabs canvas').click({ position: { x: 14, y: 28 } });
-  const [, index, first] = (await text(page, 'life-head')).match(/Object (\d+) of the slab at page ([\d,]+), dentry/);
-  const slabs = (await page.evaluate(() => window.uslab.view())).shown.find((own) => own.cache === cache).slabs;
-  const listed = slabs.find(({ list }) => list === 'full') ?? slabs.find(({ list }) => list === 'partial');
-  assert.equal(Number(first.replaceAll(',', '')), listed.page);
-  assert(Number(index) < listed.objects.length);
+  const slab = await touch(page);
+  assert.match(await text(page, 'life-head'), new RegExp(`Object 0 of the slab at page ${slab.toLocaleString('en-US')}, dentry`));
   await page.keyboard.press('Escape');
 
   // --- the time line ---
@@ -226,7 +249,9 @@ await drive('replay', async (openFile) => {
   }, wanted);
   await page.evaluate(() => scrollTo(0, 0));
   const box = await page.locator('#line').boundingBox();
-  await page.mouse.click(box.x + box.width / 2, box.y + 50);
+  // Titles are in front of the strips.
+  const gutter = 158;
+  await page.mouse.click(box.x + (gutter + box.width) / 2, box.y + 50);
   assert(Math.abs(await at(page) - operations / 2) < operations / 500);
   for (const [closer, whole] of [
     [async () => { await page.mouse.move(box.x + 200, box.y + 50); await page.mouse.down(); await page.mouse.move(box.x + 400, box.y + 50); await page.mouse.up(); }, () => page.keyboard.press('0')],
@@ -297,9 +322,9 @@ await drive('replay', async (openFile) => {
 
   // --- the link and the command line restore it ---
   await seek(page, 423456);
-  await page.locator('.lane', { hasText: /^filp/ }).first().click();
+  await page.locator('.tab', { hasText: /^filp/ }).first().click();
   await page.keyboard.press('+');
-  await page.locator('.near-slabs canvas').first().click({ position: { x: 14, y: 28 } });
+  await touch(page);
   await page.waitForFunction(() => location.hash.includes('object='));
   await page.keyboard.press('l');
   await page.keyboard.press('c');
@@ -334,7 +359,7 @@ await drive('replay', async (openFile) => {
   for (const key of ['f', 'Escape', 'n', 'n', 'n']) {
     await odd.keyboard.press(key);
     await odd.locator('#stop').waitFor({ state: 'hidden' });
-    assert.equal(await odd.locator('.lane[aria-pressed=true]').getAttribute('data-cache'), String(cache));
+    assert.equal(await odd.locator('.tab[aria-pressed=true]').getAttribute('data-cache'), String(cache));
   }
   assert(await at(odd) > stops.miss);
   await odd.context().close();
@@ -347,14 +372,13 @@ await drive('replay', async (openFile) => {
   // Operations by path so far, in the table of the run: at its end, as the time line's strip adds them up.
   const last = await page.locator('#twin table').nth(3).locator('tbody tr').last().locator('th, td').allTextContents();
   assert(last[0] === operations.toLocaleString('en-US') && last.slice(5).every((n) => Number(n.replaceAll(',', '')) > 0), `${last}`);
-  const unnamed = await page.$$eval('button, input, select, canvas', (all) => all.filter((element) => {
+  const unnamed = await page.$$eval('button, input, select, canvas:not([aria-hidden])', (all) => all.filter((element) => {
     const label = element.getAttribute('aria-label') ?? element.textContent.trim() ?? '';
     const outer = element.closest('label, [role=slider], button[aria-label]');
     return !label && !outer?.textContent.trim() && !outer?.getAttribute('aria-label');
   }).map((element) => element.outerHTML.slice(0, 100)));
   assert.deepEqual(unnamed, []);
-  await page.locator('h1').click();
-  await page.keyboard.press('Tab');
+  await page.focus('button[data-key="Home"]');
   for (const key of ['Home', 'ArrowLeft', ' ', 'ArrowRight', 'End']) {
     assert.equal(await page.evaluate(() => document.activeElement.dataset.key), key);
     await page.keyboard.press('Tab');
@@ -377,7 +401,7 @@ await drive('replay', async (openFile) => {
     await seek(long, 7);
     assert.equal(await at(long), 7);
     await seek(long, all - 1);
-    await long.locator('.lane[aria-pressed=true]').click();
+    await long.locator('.tab[aria-pressed=true]').click();
     await long.evaluate(() => window.uslab.ready);
     const indexed = await long.evaluate(() => performance.now());
     assert.equal(await at(long), all - 1);
@@ -386,9 +410,9 @@ await drive('replay', async (openFile) => {
     const { checkpoints, every, memory } = await counts();
     assert.equal(checkpoints, Math.floor((all - 1) / every));
     assert(checkpoints >= 15 && memory <= 384 << 20, `${checkpoints} checkpoints, ${memory} bytes`);
-    // No seek runs more again than lies between two checkpoints; no picture has more squares than slabs are shown.
+    // No seek runs more again than lies between two checkpoints; no stage has more objects than slabs are shown.
     const places = Array.from({ length: full ? 50 : 10 }, () => random(all)), times = [];
-    let squares = 0;
+    let objects = 0;
     const expected = JSON.parse(execFileSync(uslab, ['replay', ops, '--design', 'uslab', '--at', places.join(), '--json'], { maxBuffer: 1 << 30 })).moments;
     for (const [i, n] of places.entries()) {
       const { reran } = await counts();
@@ -400,11 +424,11 @@ await drive('replay', async (openFile) => {
       times.push(took);
       const after = await counts();
       assert(after.reran - reran < every, `${after.reran - reran} operations ran again for ${n}`);
-      squares = Math.max(squares, after.squares);
+      objects = Math.max(objects, after.objects);
       const shown = view.shown.map(({ cache }) => cache);
       assert.deepEqual(view, { ...expected[i], shown: shown.map((cache) => expected[i].shown.find((own) => own.cache === cache)) }, `operation ${n}`);
     }
-    assert(squares > 0 && squares < 100_000, `${squares} squares`);
+    assert(objects > 0 && objects < 100_000, `${objects} objects`);
     await seek(long, all >> 1);
     await long.locator('h1').click();
     await long.keyboard.press(' ');
@@ -415,7 +439,7 @@ await drive('replay', async (openFile) => {
       requestAnimationFrame(frame);
     }));
     said(`${all} operations: usable after ${Math.round(usable)} ms, indexed after ${Math.round(indexed)} ms, ${mib(memory)} with ${checkpoints} checkpoints, ` +
-      `a seek ${median(times).toFixed(1)} ms, at most ${Math.max(...times).toFixed(1)} ms, ${squares} squares, ${frames.toFixed(0)} pictures a second`);
+      `a seek ${median(times).toFixed(1)} ms, at most ${Math.max(...times).toFixed(1)} ms, ${objects} objects, ${frames.toFixed(0)} pictures a second`);
     await long.context().close();
   }
 

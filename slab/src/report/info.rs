@@ -221,7 +221,7 @@ impl FromIterator<Drains> for DrainInfo {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Row {
-    /// Name of the cache, without blanks.
+    /// Name of the cache.
     pub name: String,
     /// Objects that are not free in a slab. Objects in magazines are active, in the kernel and here.
     pub active_objects: u64,
@@ -404,10 +404,10 @@ impl FromStr for SlabInfo {
             _ => return Err(ParseError { line: 1, expected: HEADER }),
         }
         let lines = lines.filter(|(_, text)| !text.trim().is_empty());
-        let rows = lines.filter_map(|(line, text)| match parse_row(text) {
+        let rows = lines.filter_map(|(line, text)| match text.parse::<Row>() {
             // A comment, unless it is the row of a cache whose name begins like one.
             Err(_) if text.starts_with('#') => None,
-            row => Some(row.map_err(|expected| ParseError { line, expected })),
+            row => Some(row.map_err(|error| ParseError { line, ..error })),
         });
         Ok(Self { rows: rows.collect::<Result<_, _>>()? })
     }
@@ -416,32 +416,44 @@ impl FromStr for SlabInfo {
 /// Upper bound of a row's numbers, as physical addresses have 52 bits.
 const MOST: u64 = 1 << 40;
 
-fn parse_row(text: &str) -> Result<Row, &'static str> {
-    let mut config = text.split(" : ");
-    let mut objects = config.next().unwrap_or_default().split_whitespace();
-    let tunables = config.next().unwrap_or_default();
-    let slabs = config.next().unwrap_or_default().trim_start();
-    if !tunables.trim_start().starts_with("tunables") {
-        return Err("` : tunables` after five numbers");
+/// Parses one line of the table, which may end with statistics. A name may have blanks.
+impl FromStr for Row {
+    type Err = ParseError;
+
+    fn from_str(text: &str) -> Result<Self, ParseError> {
+        const NUMBERS: &str = "five numbers after the name, up to 2^40";
+        let expected = |expected| ParseError { line: 1, expected };
+        let number = |digits: &str| digits.parse().ok().filter(|n| *n <= MOST);
+        let (left, right) = text
+            .rsplit_once(": tunables")
+            .ok_or_else(|| expected("` : tunables` after a name and five numbers"))?;
+        // From the right, where the numbers are.
+        let mut name = left.trim_end();
+        let mut numbers = [0; 5];
+        for place in numbers.iter_mut().rev() {
+            let (before, digits) = name.rsplit_once(char::is_whitespace).ok_or_else(|| expected(NUMBERS))?;
+            *place = number(digits).ok_or_else(|| expected(NUMBERS))?;
+            name = before.trim_end();
+        }
+        let name = Some(name.trim_start()).filter(|name| !name.is_empty());
+        let name = name.ok_or_else(|| expected("a cache name"))?.to_owned();
+        let slabs = right.split_once(':').and_then(|(_, slabs)| slabs.trim_start().strip_prefix("slabdata"));
+        let slabs = slabs.ok_or_else(|| expected("` : slabdata` after the tunables"))?;
+        let mut slabs = slabs.split_whitespace().map(number);
+        let mut next = || slabs.next().flatten().ok_or_else(|| expected("two numbers of slabs, up to 2^40"));
+        let [active_objects, objects, object_size, objects_per_slab, pages_per_slab] = numbers;
+        let [active_slabs, slabs] = [next()?, next()?];
+        Ok(Self {
+            name,
+            active_objects,
+            objects,
+            object_size,
+            objects_per_slab,
+            pages_per_slab,
+            active_slabs,
+            slabs,
+        })
     }
-    let name = objects.next().ok_or("a cache name")?.to_owned();
-    let number = |text: Option<&str>| text.and_then(|n| n.parse().ok()).filter(|n| *n <= MOST);
-    let mut next = || number(objects.next()).ok_or("five numbers after the name, up to 2^40");
-    let [active_objects, objects, object_size, objects_per_slab, pages_per_slab] =
-        [next()?, next()?, next()?, next()?, next()?];
-    let mut slabs = slabs.strip_prefix("slabdata").ok_or("` : slabdata` at the end")?.split_whitespace();
-    let mut next = || number(slabs.next()).ok_or("two numbers of slabs, up to 2^40");
-    let [active_slabs, slabs] = [next()?, next()?];
-    Ok(Row {
-        name,
-        active_objects,
-        objects,
-        object_size,
-        objects_per_slab,
-        pages_per_slab,
-        active_slabs,
-        slabs,
-    })
 }
 
 #[cfg(test)]
@@ -482,6 +494,16 @@ mod tests {
         assert!(
             parse(&format!("{head}dentry 1 2 3 4 5 : tunables 0 0 0 : slabdata x\n")).starts_with("line 3: ")
         );
+    }
+
+    /// Once it was refused.
+    #[test]
+    fn a_name_with_blanks_is_parsed() {
+        let text = "dm raid1 read record 0 1 1064 30 8 : tunables 0 0 0 : slabdata 2 3 0";
+        let row: Row = text.parse().unwrap();
+        assert_eq!((&*row.name, row.objects, row.slabs), ("dm raid1 read record", 1, 3));
+        assert_eq!(row.to_string().parse(), Ok(row));
+        assert_eq!(" 0 1 2 3 4 : tunables".parse::<Row>().unwrap_err().expected, "a cache name");
     }
 
     /// Once sums over the rows of a table overflowed.

@@ -105,6 +105,17 @@ impl Profile {
             )),
         }
     }
+    /// The same machine with each price at an end of its spread: 0 is the lower one, 1 the upper one.
+    #[must_use]
+    pub fn at_end(&self, end: usize) -> Self {
+        let mut profile = self.clone();
+        let Self { own, lock, exchange, object, batched, relist, slab, levels, .. } = &mut profile;
+        let prices = [own, lock, exchange, object, batched, relist, slab].into_iter();
+        prices
+            .chain(levels.iter_mut().map(|level| &mut level.line))
+            .for_each(|price| price.ns = price.spread[end]);
+        profile
+    }
     /// Every price with its name.
     pub fn prices(&self) -> impl Iterator<Item = (String, &Price)> {
         let all = [

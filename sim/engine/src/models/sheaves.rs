@@ -95,6 +95,8 @@ pub trait Below: std::fmt::Debug + Sized {
     fn refill(&mut self, op: &mut Op<'_>, sheaf: &mut Vec<Object>, room: usize);
     /// Takes objects of one slab.
     fn take_back(&mut self, op: &mut Op<'_>, objects: &[Object]);
+    /// See [`Policy::adopt`].
+    fn adopt(&mut self, _: &mut Op<'_>, _slab: u32) {}
     /// See [`Policy::shrink`].
     fn shrink(&mut self, op: &mut Op<'_>);
     /// See [`Policy::own_slabs`].
@@ -193,6 +195,9 @@ impl<B: Below> Policy for Sheaves<B> {
             self.make_room(op);
         }
         self.cpus[op.cpu as usize].main.push(object);
+    }
+    fn adopt(&mut self, op: &mut Op<'_>, slab: u32) {
+        self.below.adopt(op, slab);
     }
     fn shrink(&mut self, op: &mut Op<'_>) -> u64 {
         let mut held = 0;
@@ -380,6 +385,9 @@ impl Below for Slub {
     }
     fn take_back(&mut self, op: &mut Op<'_>, objects: &[Object]) {
         objects.iter().for_each(|object| <Self as Policy>::free(self, op, *object));
+    }
+    fn adopt(&mut self, op: &mut Op<'_>, slab: u32) {
+        <Self as Policy>::adopt(self, op, slab);
     }
     fn shrink(&mut self, op: &mut Op<'_>) {
         <Self as Policy>::shrink(self, op);

@@ -200,6 +200,19 @@ impl Policy for Slub {
         }
     }
 
+    fn adopt(&mut self, op: &mut Op<'_>, slab: u32) {
+        let number = self.cpu(op);
+        let (cpu, most) = (&mut self.cpus[number], self.cpu_partial_slabs);
+        if cpu.current.is_none() {
+            (cpu.current, cpu.own) = (Some(slab), op.slabs.free(slab));
+            op.slabs.relist(slab, CURRENT, End::Front);
+        } else if cpu.partial.len() < most {
+            // The first one serves first.
+            cpu.partial.insert(0, slab);
+            op.slabs.relist(slab, CPU_PARTIAL, End::Back);
+        }
+    }
+
     fn shrink(&mut self, op: &mut Op<'_>) -> u64 {
         for cpu in 0..self.cpus.len() {
             let own = core::mem::take(&mut self.cpus[cpu].own);

@@ -5,7 +5,7 @@ import '../front/front.css';
 import type { Failure } from '../course.ts';
 import { $, made, noun, readColours } from '../draw.ts';
 import { legend, memory, partsTable, wrongSaid } from '../front/memory.ts';
-import { kinds, Picture, told } from '../front/moments.ts';
+import { Picture, told } from '../front/moments.ts';
 import { Stepper } from '../front/stepper.ts';
 import { cacheTables, pagesTable } from '../twin.ts';
 
@@ -14,19 +14,20 @@ const ONE_ROW = 512;
 
 const { lab, title, wrong, at: fails, object, blocks, cpus, caches, views, scenes } = JSON.parse($('failure').textContent) as Failure;
 const last = Math.max(views.length, scenes.length) - 1;
-const picture = new Picture({ cpus, caches }, '', () => undefined, views[fails]?.steps.findLast(({ cache }) => cache !== null)?.cache ?? 0);
-if (object) picture.marked = { cache: picture.chosen, page: object[0], index: object[1] };
+const recording = { about: { cpus, caches, marks: [] }, design: '', views, maps: [] };
+const picture = new Picture(recording, undefined, views[fails]?.steps.findLast(({ cache }) => cache !== null)?.cache ?? 0);
+if (object) picture.stage?.mark(object[0], object[1]);
 const where = (at: number) => `moment ${at + 1} of ${last + 1}${views[at] ? `: operation ${views[at].operation}` : ''}`;
 const stepper = new Stepper('Moments', last, draw, undefined, where, fails);
 
-function draw(at: number): void {
+function draw(at: number, on: boolean): void {
   const view = views[at], scene = scenes[at];
   // Made anew, so that it is said again.
   $('wrong').replaceChildren(at === fails ? made('p', { className: 'failed', role: 'alert' }, made('b', {}, '✗ Wrong here: '), wrong)
     : made('p', { className: 'failed' }, made('button', { type: 'button', title: 'To the failure (f)', onclick: () => stepper.go(fails) }, made('b', {}, `✗ Moment ${fails + 1}: `), wrong)));
   if (view) {
     $('said').replaceChildren(...told(view, []));
-    picture.draw(view);
+    picture.show(at, on);
     $('tables').replaceChildren(...(caches.length ? cacheTables(view, picture.chosen, caches[picture.chosen]!) : []), pagesTable(view.pages));
   } else if (scene) {
     const marked = at === fails ? blocks : [], bytes = scene.parts.reduce((sum, part) => sum + part.bytes, 0);
@@ -51,7 +52,7 @@ $('title').textContent = `${title}; ${noun(last + 1, 'moment')} of lab ${lab}`;
 document.title = `uslab failure: ${title}`;
 $('time').prepend(stepper.root);
 if (views.length) $('picture').append(picture.root);
-if (views.length && caches.length) $('kinds').append(...kinds(object ? 'the object that is wrong' : undefined));
+if (object) $('kinds').append(made('p', {}, 'The ring marks the object that is wrong.'));
 addEventListener('keydown', (event) => {
   const { target, key } = event;
   if (event.ctrlKey || event.metaKey || event.altKey || (target instanceof Element && target.matches('input'))) return;
@@ -61,10 +62,9 @@ addEventListener('keydown', (event) => {
   event.preventDefault();
 });
 addEventListener('hashchange', open);
-addEventListener('resize', () => picture.redraw());
 matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => {
   readColours();
-  picture.redraw();
+  picture.stage?.redraw();
 });
 open();
 

@@ -5,13 +5,18 @@ import type { Lab } from '../engine.ts';
 import type { About, Scene } from '../scenes.ts';
 import { legend, memory, partsTable } from './memory.ts';
 import { link, type Route } from './route.ts';
+import type { Stage } from '../stage/stage.ts';
 import { Stepper } from './stepper.ts';
 
-/** What is on the screen, for tests. */
+/** What is on the screen. */
 export interface Shown {
+  /** For tests. */
   view(): unknown;
-  key(key: string): boolean;
+  key(key: string, event: KeyboardEvent): boolean;
   leave(): void;
+  /** The colours changed; without it the page is opened anew. */
+  redraw?(): void;
+  stage?(): Stage | null;
 }
 
 const named = (scene: Scene): string[] => [...new Set(scene.parts.flatMap((part) => (part.is === 'used' ? [part.block] : [])))];

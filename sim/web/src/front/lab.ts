@@ -7,11 +7,13 @@ import { DESIGNS } from '../views.ts';
 import type { Shown } from './demo.ts';
 import { type Kept, whole } from './kept.ts';
 import { memory } from './memory.ts';
-import { legend, moments, Picture, told } from './moments.ts';
+import { legend, Picture, recorded, told } from './moments.ts';
 import { link } from './route.ts';
 import { download } from './save.ts';
 import { Stepper } from './stepper.ts';
 
+/** Milliseconds that a moment stays where nothing moves. */
+const STILL = 400;
 /** The lab whose questions are about story.html. */
 const RACE = 'race';
 
@@ -77,17 +79,13 @@ export function showLab(root: HTMLElement, wasm: WebAssembly.Module, engine: Lab
         ...(questions.length ? [` · seed ${kept.seed} · Predict first: a prediction is not changed any more, and then the answer is shown.`] : []))),
     ...questions.map(ask),
     ...('code' in own.work ? [codeOf(own.name, own.work.code)] : []),
-    ...(questions.some(({ script }) => script) ? [legend(questions.some(({ script }) => hasCache(script)))] : []));
+    ...(questions.some(({ script }) => script) ? [legend()] : []));
   history.replaceState(null, '', link('lab', { name: own.name, seed: String(kept.seed) }));
-  const resized = () => runs.forEach((run) => run.redraw());
-  addEventListener('resize', resized);
   return {
     view: () => ({ lab: own.name, seed: kept.seed, predicted: kept.of(own.name), runs: runs.map((run) => run.view()) }),
     key: (key) => current?.key(key) ?? false,
-    leave: () => {
-      runs.forEach(({ stepper }) => stepper.stop());
-      removeEventListener('resize', resized);
-    },
+    leave: () => runs.forEach(({ stepper }) => stepper.stop()),
+    redraw: () => runs.forEach((run) => run.redraw()),
   };
 }
 
@@ -136,8 +134,6 @@ function strips({ strips = [] }: Answer): HTMLElement[] {
 const storyLink = (text: string, step: number): HTMLElement =>
   made('a', { href: `story.html${step ? `#step=${step}` : ''}`, target: '_blank' }, text);
 
-const hasCache = (script: string): boolean => /^cache /m.test(script);
-
 function scriptOf({ design, script }: Question): HTMLElement {
   const [name, ...set] = design.split(':');
   const [, about, knobs] = DESIGNS.find(([own]) => own === name) ?? [];
@@ -148,14 +144,15 @@ function scriptOf({ design, script }: Question): HTMLElement {
 }
 
 async function runOf(wasm: WebAssembly.Module, { design, script }: Question, answer: Answer, what: string): Promise<Run> {
-  const { about, views } = await moments(wasm, script, design);
+  const recording = await recorded(wasm, script, design), { about, views } = recording;
   const said = made('p', { className: 'said' });
   said.setAttribute('aria-live', 'polite');
-  const picture = new Picture(about, design, () => undefined);
-  const stepper = new Stepper(what, about.operations, (at) => {
+  let moves = 0;
+  const picture = new Picture(recording);
+  const stepper = new Stepper(what, views.length - 1, (at, on) => {
     said.replaceChildren(...told(views[at]!, about.marks), ...(at ? [] : ['Nothing has happened yet.']));
-    picture.draw(views[at]!);
-  }, 160);
+    moves = picture.show(at, on);
+  }, () => (moves || STILL) + 100);
   const slow = () => {
     const next = views.findIndex(({ steps }, at) => at > stepper.at && steps.some(({ path }) => path && path !== 'cpu'));
     if (next > 0) stepper.go(next);
@@ -175,7 +172,7 @@ async function runOf(wasm: WebAssembly.Module, { design, script }: Question, ans
       else return stepper.key(key);
       return true;
     },
-    redraw: () => picture.redraw(),
+    redraw: () => picture.stage?.redraw(),
     view: () => ({ at: stepper.at, view: views[stepper.at] }),
   };
 }

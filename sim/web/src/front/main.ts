@@ -1,4 +1,4 @@
-// The front page: demos to click at, what designs and words there are, and where to go on.
+// The front page: the allocator at work, demos, the course, designs and words.
 
 import '../page.css';
 import './front.css';
@@ -13,12 +13,14 @@ import { showLab } from './lab.ts';
 import { showLatency } from './latency.ts';
 import { SCRIPTED, showMachine } from './machines.ts';
 import { nav } from '../nav.ts';
+import { showPlay } from './play.ts';
 import { showRace } from './race.ts';
 import { here, link } from './route.ts';
+import { showStart } from './start.ts';
 import { WORDS } from './words.ts';
 
 const PLAIN: Shown = { view: () => null, key: () => false, leave: () => undefined };
-const COURSE = ['course', 'lab', 'lecturer'];
+const COURSE = ['course', 'lab', 'lecturer'], PLAY = ['play', 'demo', 'machine', 'race', 'latency'];
 
 let shown: Shown = PLAIN;
 
@@ -39,7 +41,8 @@ async function main(): Promise<void> {
     const seed = route.values.get('seed');
     const wrong = seed !== null && COURSE.includes(route.page) ? kept.take(seed) : '';
     const asked = route.page === 'lab' && !wrong ? lab.course(kept.seed).find(({ name }) => name === route.values.get('name')) : undefined;
-    nav(`index.html${link(COURSE.includes(route.page) ? 'course' : route.page)}`);
+    nav(`index.html${link(COURSE.includes(route.page) ? 'course' : PLAY.includes(route.page) ? 'play' : route.page)}`);
+    root.style.setProperty('--top', `${root.offsetTop}px`);
     if (route.page === 'demo' && about) shown = showDemo(root, lab, about, route);
     else if (route.page === 'machine' && scripted) shown = await showMachine(root, module, scripted, route);
     else if (route.page === 'race') shown = showRace(root, lab, route);
@@ -49,7 +52,8 @@ async function main(): Promise<void> {
     else if (COURSE.includes(route.page)) shown = showCourse(root, lab, kept, wrong);
     else if (route.page === 'designs') designs(root);
     else if (route.page === 'words') words(root);
-    else start(root, lab);
+    else if (route.page === 'play') await showPlay(root, module, lab);
+    else shown = await showStart(root, module, route);
     document.title = `uslab: ${root.querySelector('h2')?.textContent}`;
     scrollTo(0, 0);
   };
@@ -58,36 +62,14 @@ async function main(): Promise<void> {
     const { target, key } = event;
     if (event.ctrlKey || event.metaKey || event.altKey || (target instanceof Element && target.matches('input, select, textarea'))) return;
     if (key === ' ' && target instanceof Element && target.matches('button, a, summary')) return;
-    if (shown.key(key)) event.preventDefault();
+    if (shown.key(key, event)) event.preventDefault();
   });
   matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => {
     readColours();
-    void open();
+    if (shown.redraw) shown.redraw();
+    else void open();
   });
   await open();
-}
-
-const card = (href: string, title: string, text: string): HTMLElement => made('a', { className: 'card', href }, made('h3', {}, title), made('p', {}, text));
-
-function start(root: HTMLElement, lab: Lab): void {
-  const comparisons = ['layout'];
-  const cards = (own: (name: string) => boolean) => lab.demos.filter(({ name }) => own(name)).map(({ name, title, what }) => card(link('demo', { name }), title, what));
-  root.replaceChildren(
-    made('section', {}, made('h2', {}, 'The slab allocator'), made('p', { className: 'what' },
-      'A slab allocator hands out objects of one size each from slabs: blocks of pages that are cut into such objects. A freed object is the next to be handed out, without a search and nearly without waste. ',
-      'uslab is one in userspace, built as Linux builds its own. It is compiled into this page: what you see is what it does, not a recording. ',
-      'Begin with ', made('a', { href: link('machine', { name: 'magazines' }) }, 'magazines on four CPUs'), ': press play, or jump to a depot visit. The ', made('a', { href: link('words') }, 'glossary'), ' explains the words.'),
-      made('div', { className: 'cards' }, ...[...SCRIPTED].reverse().map(({ name, title, what }) => card(link('machine', { name }), title, what)),
-        card('story.html', 'A race that loom found', 'A magazine layer with a planted bug, and the order of two threads\' steps that breaks it, as the model checker loom found it: step by step.'),
-        card(link('course'), 'Course', `${lab.course(1).length} labs on this allocator, a quarter of an hour to an hour and a half each. Predict what it will do, and see what it did; or write a part of it yourself.`),
-        card('replay.html', 'A kernel\'s trace', 'Every allocation and free of a Linux kernel under a file workload, forward and back. Compare it with another design, such as Linux\'s SLUB.'))),
-    made('section', {}, made('h2', {}, 'Textbook allocators'), made('p', { className: 'what' }, 'Each one runs uslab\'s own code on a small memory. Play its script, then type any size.'),
-      made('div', { className: 'cards' }, ...cards((name) => !comparisons.includes(name)))),
-    made('section', {}, made('h2', {}, 'Comparisons'), made('div', { className: 'cards' }, ...cards((name) => comparisons.includes(name)),
-        card(link('race'), 'Fragmentation race', 'The same requests to four allocators: who keeps the free memory in few pieces, and who has to refuse a block?'),
-        card('scale.html', 'Scaling', 'Designs on 1 to 64 CPUs in virtual time: throughput, waiting for locks, and cache lines that travel. For another machine: uslab scale --html FILE.'),
-        card(link('latency'), 'How long allocations take', 'Every allocation of four allocators, by its time: the median says little of the slowest. Recorded natively.'))),
-  );
 }
 
 function designs(root: HTMLElement): void {
@@ -108,4 +90,4 @@ const ready = main();
 ready.catch((error: unknown) => $('main').replaceChildren(made('p', { className: 'problem', role: 'alert' }, `The page does not start: ${error instanceof Error ? error.message : error}`)));
 
 /** For tests and consoles. */
-Object.assign(window, { uslab: { ready, view: () => shown.view() } });
+Object.assign(window, { uslab: { ready, view: () => shown.view(), stage: () => shown.stage?.() ?? null } });

@@ -22,7 +22,7 @@ export function showRace(root: HTMLElement, lab: Lab, { values }: Route): Shown 
   const said = made('p', { className: 'said' });
   const lanes = made('div'), chart = made('canvas', { role: 'img' });
   const table = made('table');
-  const stepper = new Stepper('Requests', REQUESTS, () => draw(), 120);
+  const stepper = new Stepper('Requests', REQUESTS, () => draw(), () => 120);
 
   /** Whether it is a seed; if not, it says so, and nothing changes. */
   function take(text: string): boolean {

@@ -13,78 +13,90 @@ let ids = 0;
 export class Stepper {
   readonly root: HTMLElement;
   at = 0;
+  private first = 0;
   private timer = 0;
   private readonly slider: HTMLInputElement;
   private readonly toggle: HTMLButtonElement;
   private readonly of: HTMLElement;
 
-  /** `what` is stepped through; `went` hears where it is. The slider has a mark at `tick`. */
-  constructor(what: string, private last: number, private readonly went: (at: number) => void, private readonly each = EACH,
+  /** `what` is stepped through. `went` hears where it is, and whether it came from the step before; `each` is how long it stays there, in
+   * milliseconds. The slider has a mark at `tick`. */
+  constructor(what: string, private last: number, private readonly went: (at: number, on: boolean) => void, private readonly each: () => number = () => EACH,
     private readonly place = (at: number, last: number) => `${at} of ${last}`, tick: number | null = null) {
     const button = (icon: keyof typeof ICONS, label: string, act: () => void) => {
       const own = made('button', { type: 'button', ariaLabel: label, title: label, onclick: act });
       own.innerHTML = `<svg viewBox="0 0 16 16" aria-hidden="true"><path d="${ICONS[icon]}"/></svg>`;
       return own;
     };
-    this.toggle = button('play', 'Play (space)', () => this.play());
+    this.toggle = button('play', 'Play (space)', () => this.turn());
     this.toggle.classList.add('main');
     this.slider = made('input', { type: 'range', min: '0', ariaLabel: what, oninput: () => this.go(Number(this.slider.value)) });
     const ticks = made('datalist', { id: `ticks-${ids++}` }, ...(tick === null ? [] : [new Option('', String(tick))]));
     this.slider.setAttribute('list', ticks.id);
     this.of = made('span', { className: 'quiet of' });
     this.root = made('div', { className: 'bar stepper' }, made('div', { className: 'buttons' },
-      button('first', 'To the beginning (Home)', () => this.go(0)), button('back', 'One step back (left arrow)', () => this.go(this.at - 1)), this.toggle,
+      button('first', 'To the beginning (Home)', () => this.go(this.begin)), button('back', 'One step back (left arrow)', () => this.go(this.at - 1)), this.toggle,
       button('next', 'One step forward (right arrow)', () => this.go(this.at + 1)), button('last', 'To the end (End)', () => this.go(this.last))),
     this.slider, ticks, this.of);
-    this.show();
+    this.draw();
   }
 
-  /** There are so many steps now; it is at that one. */
-  set(last: number, at: number): void {
-    this.last = last;
+  /** There are `last` steps now; it is at `at`. Steps before `first` are not on the slider. */
+  set(last: number, at: number, first = 0): void {
+    [this.last, this.first] = [last, first];
     this.go(at);
+  }
+  private get begin(): number {
+    return this.at > this.first ? this.first : 0;
   }
   go(at: number): void {
     this.stop();
     this.to(at);
   }
   key(key: string): boolean {
-    const to = { Home: 0, ArrowLeft: this.at - 1, ArrowRight: this.at + 1, End: this.last }[key];
-    if (key === ' ') this.play();
+    const to = { Home: this.begin, ArrowLeft: this.at - 1, ArrowRight: this.at + 1, End: this.last }[key];
+    if (key === ' ') this.turn();
     else if (to === undefined) return false;
     else this.go(to);
     return true;
   }
   stop(): void {
-    clearInterval(this.timer);
+    clearTimeout(this.timer);
     this.timer = 0;
-    this.show();
+    this.draw();
+  }
+  play(): void {
+    if (this.at >= this.last) this.to(this.first);
+    this.wait();
+    this.draw();
   }
 
-  private to(at: number): void {
-    this.at = Math.min(Math.max(at, 0), this.last);
-    this.show();
-    this.went(this.at);
+  private turn(): void {
+    if (this.timer) this.stop();
+    else this.play();
   }
-  private play(): void {
-    if (this.timer) {
-      this.stop();
-      return;
-    }
-    if (this.at >= this.last) this.to(0);
-    this.timer = setInterval(() => {
+  private wait(): void {
+    this.timer = setTimeout(() => {
       this.to(this.at + 1);
-      if (this.at >= this.last) this.stop();
-    }, this.each);
-    this.show();
+      if (this.at < this.last) this.wait();
+      else this.stop();
+    }, this.each());
   }
-  private show(): void {
+  private to(at: number): void {
+    const before = this.at;
+    this.at = Math.min(Math.max(at, 0), this.last);
+    this.draw();
+    this.went(this.at, this.at === before + 1);
+  }
+  private draw(): void {
     const playing = this.timer !== 0;
     this.toggle.ariaLabel = this.toggle.title = playing ? 'Pause (space)' : 'Play (space)';
     this.toggle.querySelector('path')!.setAttribute('d', playing ? ICONS.pause : ICONS.play);
+    this.slider.min = String(Math.min(this.first, this.at));
     this.slider.max = String(this.last);
     this.slider.value = String(this.at);
-    this.of.textContent = this.place(this.at, this.last);
+    const before = Math.min(this.first, this.at);
+    this.of.textContent = this.place(this.at - before, this.last - before);
     this.slider.setAttribute('aria-valuetext', this.of.textContent);
   }
 }

@@ -19,6 +19,8 @@ export interface Actions {
   follow(): void;
   designs(design: string, beside: string, cpus: number): void;
   copy(what: 'link' | 'command'): void;
+  save(as: 'png' | 'svg'): void;
+  lecture(): void;
 }
 
 const SPEEDS = [1, 10, 100, 1000, 10_000, 100_000]; // operations a second
@@ -49,6 +51,9 @@ export class Controls {
       '0': () => actions.zoom(null),
       l: () => actions.copy('link'),
       c: () => actions.copy('command'),
+      g: () => actions.save('png'),
+      v: () => actions.save('svg'),
+      p: () => actions.lecture(),
       Escape: () => actions.stop(),
     };
     for (const button of document.querySelectorAll<HTMLButtonElement>('button[data-key]'))

@@ -1,7 +1,7 @@
 // One object's life: who allocated and freed it, and where it lay meanwhile.
 
 import { grouped, made } from '../draw.ts';
-import type { Place } from '../machine.ts';
+import type { Place } from '../stage/moment.ts';
 import type { Run } from './run.ts';
 import { runUntil } from './until.ts';
 import type { Found } from '../views.ts';

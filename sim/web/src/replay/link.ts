@@ -1,6 +1,6 @@
 // What is looked at, in the page's address, and as a command line.
 
-import type { Place } from '../machine.ts';
+import type { Place } from '../stage/moment.ts';
 import { modelled, type Choice } from './run.ts';
 import type { Range } from './timeline.ts';
 

@@ -1,13 +1,17 @@
 // The page: one moment at a time from the engine, drawn. With two designs it is the same moment of both.
 
 import '../page.css';
+import './replay.css';
+import { answers, holds, type Answer } from './answers.ts';
 import { unpacked } from '../carried.ts';
 import { Controls } from './controls.ts';
 import { SUMS } from '../engine.ts';
-import { $, drawn, grouped, made, measured, noun, readColours } from '../draw.ts';
+import { $, grouped, made, noun, readColours } from '../draw.ts';
+import { downloadBlob } from '../front/save.ts';
 import { Life, holderSaid } from './follow.ts';
 import { commands, read, written, type Look } from './link.ts';
-import { Machine, type Place } from '../machine.ts';
+import { momentOf, type Moment, type Place } from '../stage/moment.ts';
+import { Stage } from '../stage/stage.ts';
 import { nav } from '../nav.ts';
 import { PagesBelow } from './pages.ts';
 import { Run, breather, same, type Choice } from './run.ts';
@@ -17,21 +21,25 @@ import { runUntil, untilOf, type Condition } from './until.ts';
 import { Virtual } from './virtual.ts';
 import type { View } from '../views.ts';
 
-const LANES = 8; // caches in the overview
+const TABS = 8; // caches to choose from
+const NO_MAP = new Uint8Array();
 const CALM = 500; // ms between two pictures, where somebody wants little motion
 
 /** One design, and where it is. */
 interface Side {
   run: Run;
   root: HTMLElement;
-  machine: Machine;
+  stage: Stage;
   pages: PagesBelow;
   view: View;
+  /** The moment on the stage. */
+  moment: Moment | null;
 }
 
 class Page {
   private sides: Side[] = [];
-  private lanes: number[] = [];
+  private busiest: number[] = [];
+  private answers: Answer[] = [];
   private chosen = 0;
   /** Whether somebody chose it. */
   private wanted = false;
@@ -65,6 +73,8 @@ class Page {
       zoom: (factor) => (factor ? this.line.zoom(factor, this.at) : this.line.zoomTo([0, about.operations])),
       follow: () => this.followTouched(),
       designs: (design, beside, cpus) => void this.compare(design, beside, cpus).catch(problem),
+      save: (as) => void this.save(as),
+      lecture: () => void this.lecture(),
       copy: (what) => {
         if (what === 'link') this.linkNow();
         void navigator.clipboard.writeText(what === 'link' ? location.href : this.commands.join('\n')).then(
@@ -73,10 +83,15 @@ class Page {
       },
     });
     this.virtual = new Virtual(engine.profiles());
-    new ResizeObserver(() => this.draw()).observe($('main'));
+    new ResizeObserver(() => this.draw()).observe($('line'));
+    $('main').style.setProperty('--top', `${$('main').offsetTop}px`);
     matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => {
       readColours();
+      for (const { stage } of this.sides) stage.redraw();
       this.draw();
+    });
+    document.addEventListener('fullscreenchange', () => {
+      if (!document.fullscreenElement) this.large(false);
     });
     addEventListener('hashchange', ({ newURL }) => void this.open(read(new URL(newURL).hash)).catch(problem));
     $('twin').addEventListener('toggle', () => this.draw());
@@ -113,13 +128,13 @@ class Page {
     return page;
   }
 
-  /** The busiest caches, by what is known of the run. Up close is the one that loses the most objects again: its slabs fill and empty. */
+  /** The busiest caches, by what is known of the run. On the stage is the one that loses the most objects again: its slabs fill and empty. */
   private pick({ about, samples }: Run): void {
     const last = samples.at(-1)!.values;
     const served = (cache: number) => last[SUMS + 3 * cache + 2]!;
     const lost = (cache: number) => Math.max(...samples.map(({ values }) => values[SUMS + 3 * cache]!)) - last[SUMS + 3 * cache]!;
-    this.lanes = about.caches.map((_, cache) => cache).filter(served).sort((a, b) => served(b) - served(a)).slice(0, LANES);
-    if (!this.wanted) this.chosen = this.lanes.reduce((best, cache) => (lost(cache) > lost(best) ? cache : best), this.lanes[0] ?? 0);
+    this.busiest = about.caches.map((_, cache) => cache).filter(served).sort((a, b) => served(b) - served(a)).slice(0, TABS);
+    if (!this.wanted) this.chosen = this.busiest.reduce((best, cache) => (lost(cache) > lost(best) ? cache : best), this.busiest[0] ?? 0);
     this.controls.choose(about.caches[this.chosen]!);
   }
 
@@ -146,9 +161,13 @@ class Page {
   }
   /** What the page did so far, for tests: these are counts, and the same everywhere. */
   get counts() {
-    return this.sides.map(({ run: { travel } }) => ({
-      checkpoints: travel.checkpoints, every: travel.every, kept: travel.kept, memory: travel.memory, reran: travel.reran, squares: drawn.squares,
+    return this.sides.map(({ run: { travel }, stage }) => ({
+      checkpoints: travel.checkpoints, every: travel.every, kept: travel.kept, memory: travel.memory, reran: travel.reran, objects: stage.drawn,
     }));
+  }
+
+  place(slab: number, index: number) {
+    return this.first.stage.place(slab, index);
   }
 
   private get first(): Side {
@@ -233,28 +252,41 @@ class Page {
 
   private take(runs: readonly Run[]): void {
     this.sides = runs.map((run) => {
-      const machine = new Machine(run.about, run.choice.design, this.lanes, (cache) => this.choose(cache), (place) => this.follow(place, run));
-      const pages = new PagesBelow();
-      const root = made('article', { className: 'side' }, made('h2', { className: 'design' }), machine.root, pages.root);
+      const stage = new Stage({ design: run.choice.design, cpus: run.about.cpus, follow: (page, index) => this.follow({ cache: this.chosen, page, index }, run) });
+      const pages = new PagesBelow(() => run.view(this.at, run.about.caches.map((_, cache) => cache)));
+      pages.root.ariaLabel = `Pages, ${run.name}`;
+      const root = made('article', { className: 'side' }, made('h2', { className: 'design' }), stage.root);
       root.setAttribute('aria-label', `Design ${run.name}`);
-      return { run, root, machine, pages, view: run.view(0, this.shown) };
+      return { run, root, stage, pages, view: run.view(0, this.shown), moment: null };
     });
     $('sides').replaceChildren(...this.sides.map(({ root }) => root));
-    $('sides').classList.toggle('two', runs.length > 1);
+    $('below').replaceChildren(...this.sides.map(({ pages }) => pages.root));
+    for (const id of ['sides', 'below']) $(id).classList.toggle('two', runs.length > 1);
+    const { run } = this.first;
+    if (run.reach === run.about.operations) this.answers = answers(run);
     this.virtual.take(runs);
   }
 
   // --- the moment ---
 
   private get shown(): number[] {
-    return [...new Set([...this.lanes, this.chosen])];
+    return [this.chosen];
   }
 
-  /** An operation that is not indexed yet is shown when it is; until then, the last one that is. */
-  private show(n: number): void {
-    const to = Math.min(Math.max(n, 0), this.first.run.about.operations), reach = Math.min(...this.sides.map(({ run }) => run.reach));
+  /** An operation that is not indexed yet is shown when it is; until then, the last one that is. While it plays fast nothing moves on the stage. */
+  private show(n: number, fast = false): void {
+    const to = Math.min(Math.max(n, 0), this.first.run.about.operations), reach = Math.min(...this.sides.map(({ run }) => run.reach)), at = Math.min(to, reach);
     this.wish = to > reach ? to : null;
-    for (const side of this.sides) side.view = side.run.view(Math.min(to, reach), this.shown);
+    for (const side of this.sides) {
+      const { run, view, moment, stage } = side, map = NO_MAP;
+      const next = view.operation === at - 1 && moment?.shown?.cache === this.chosen;
+      // What an operation moved is seen beside the moment before it.
+      const before = next ? moment : fast || !at ? null : momentOf(run.view(at - 1, this.shown), this.chosen, map);
+      side.view = run.view(at, this.shown);
+      side.moment = momentOf(side.view, this.chosen, run.engine.map().slice(), before ?? (fast ? moment ?? undefined : undefined));
+      if (!fast && !next) stage.forget();
+      stage.show(side.moment, before, next && !fast);
+    }
     this.draw();
   }
 
@@ -264,11 +296,6 @@ class Page {
 
   private draw(): void {
     if (!this.sides.length) return;
-    drawn.squares = 0;
-    measured($('main'), () => this.drawAll());
-  }
-
-  private drawAll(): void {
     const { run, view } = this.first;
     this.drawTime();
     this.controls.show(this.at, view.time_ns, this.sides.map((side) => side.run.choice), this.commands);
@@ -280,16 +307,49 @@ class Page {
       $('said').replaceChildren(...this.sides.map((side) => this.said(side)), ...waits);
     }
     for (const side of this.sides) {
-      const { root, run: { name, engine, travel }, view: own, machine, pages } = side;
+      const { root, run: { name }, view: own, stage, pages, moment } = side;
       const all = own.caches.reduce((sum, cache) => [sum[0]! + cache.full + cache.partial + cache.empty, sum[1]! + cache.in_magazines + cache.in_depot], [0, 0]);
       root.querySelector('.design')!.textContent = `${name}: ${noun(all[0]!, 'slab')}, ${noun(all[1]!, 'cached object')}`;
-      machine.draw(own, this.chosen, this.life?.run === side.run ? this.life.place : null);
-      if (engine.at !== own.operation) travel.to(own.operation);
-      pages.draw(own.pages, engine.map());
+      const place = this.life?.run === side.run && this.life.place.cache === this.chosen ? this.life.place : null;
+      stage.mark(place && place.page, place?.index);
+      pages.draw(own.pages, moment?.map ?? NO_MAP);
     }
+    this.drawTabs(view);
+    this.drawAnswers(view);
     if (this.life) this.drawLife(this.life);
     if ($<HTMLDetailsElement>('twin').open) drawTwin($('twin-tables'), run, view, this.chosen);
     this.link();
+  }
+
+  /** The busiest caches, and the one that is chosen. */
+  private drawTabs({ caches, steps }: View): void {
+    const { about } = this.first.run, tabs = this.busiest.includes(this.chosen) ? this.busiest : [...this.busiest, this.chosen];
+    const acts = steps.at(-1)?.cache, look = JSON.stringify([tabs, this.chosen, acts, tabs.map((cache) => caches[cache]?.used)]);
+    const root = $('caches');
+    if (root.dataset['look'] === look) return;
+    root.dataset['look'] = look;
+    const focus = (document.activeElement as HTMLElement | null)?.dataset['cache'];
+    root.replaceChildren(...tabs.map((cache) => {
+      const counts = caches[cache];
+      const tab = made('button', { type: 'button', className: 'tab', onclick: () => this.choose(cache) }, made('b', {}, about.caches[cache]!), made('small', {}, counts ? `${grouped(counts.used)} in use` : 'not used yet'));
+      tab.dataset['cache'] = String(cache);
+      tab.ariaPressed = String(cache === this.chosen);
+      tab.classList.toggle('acts', cache === acts);
+      return tab;
+    }));
+    if (focus) root.querySelector<HTMLElement>(`[data-cache="${focus}"]`)?.focus();
+  }
+
+  /** What grew, what holds memory now, what was slow: each leads to its moment. */
+  private drawAnswers(view: View): void {
+    const own = [...this.answers, ...holds(view)], root = $('answers'), look = JSON.stringify(own);
+    if (root.dataset['look'] === look || !own.length) return;
+    root.dataset['look'] = look;
+    root.replaceChildren(...own.map(({ question, text, cache, at, range }) => made('button', { type: 'button', className: 'answer', onclick: () => {
+      if (cache !== undefined) this.choose(cache);
+      if (range) this.line.zoomTo(range);
+      if (at !== undefined) this.go(at);
+    } }, made('b', {}, question), ` ${text}`)));
   }
 
   private said({ run: { about, name }, view }: Side): HTMLElement {
@@ -300,6 +360,26 @@ class Page {
       : view.operation ? view.steps.map(({ sentence }) => sentence).join(' ')
         : 'Nothing has happened yet: every cache is empty, and no memory is committed. Press play, or step.';
     return made('p', {}, ...(this.sides.length > 1 ? [made('b', {}, `${name} `)] : []), chip, text);
+  }
+
+  private async save(as: 'png' | 'svg'): Promise<void> {
+    const { stage } = this.first, sentence = $('said').textContent;
+    const blob = as === 'svg' ? new Blob([stage.svg(sentence)], { type: 'image/svg+xml' }) : await stage.png(sentence);
+    if (blob) downloadBlob(`uslab-replay-${this.at}.${as}`, blob);
+  }
+  /** Fills the screen, with large type; or no longer. */
+  private async lecture(): Promise<void> {
+    const first = document.querySelector('.first')!, on = !first.classList.contains('lecture');
+    this.large(on);
+    if (on) await first.requestFullscreen?.().catch(() => undefined);
+    else if (document.fullscreenElement) await document.exitFullscreen();
+  }
+  private large(on: boolean): void {
+    document.querySelector('.first')!.classList.toggle('lecture', on);
+    for (const { stage } of this.sides) {
+      stage.scale = on && innerWidth >= 1000 ? 1.4 : 1;
+      stage.redraw();
+    }
   }
 
   private linking = 0;
@@ -332,8 +412,11 @@ class Page {
   private pause(): void {
     this.search.abort();
     this.wish = null;
-    this.playing = false;
-    this.controls.playing(false);
+    if (this.playing) {
+      this.playing = false;
+      this.controls.playing(false);
+      if (this.controls.speed > 1) this.show(this.at);
+    }
   }
 
   private play(): void {
@@ -342,6 +425,7 @@ class Page {
     this.playing = true;
     this.controls.playing(true);
     let last = performance.now(), owed = 0;
+    const fast = this.controls.speed > 1;
     const frame = (now: number) => {
       if (!this.playing) return;
       const between = this.calm.matches ? CALM : 0;
@@ -350,7 +434,7 @@ class Page {
         last = now;
         const whole = Math.floor(owed);
         owed -= whole;
-        if (whole) this.show(this.at + whole);
+        if (whole) this.show(this.at + whole, fast);
         if (this.at >= this.first.run.about.operations) {
           this.pause();
           return;
@@ -371,6 +455,7 @@ class Page {
   }
 
   private stop(): void {
+    if (document.querySelector('.first.lecture')) void this.lecture();
     this.pause();
     if (this.life && this.life.searched < this.first.run.about.operations) this.life.stop();
   }
@@ -480,5 +565,7 @@ const own = {
   view: async (side?: number) => (await page).view(side),
   run: async (design: string, cpus = 0) => (await page).compare((await page).design, design, cpus),
   counts: async () => (await page).counts,
+  /** Where an object is drawn on the stage. */
+  place: async (slab: number, index: number) => (await page).place(slab, index),
 };
 Object.assign(window, { uslab: own });

@@ -1,7 +1,7 @@
-// The pages below: free blocks by order, per-CPU pages, and a map of memory.
+// Pages: free blocks by order, per-CPU pages, and a map of memory that can be zoomed and names a page's owner.
 
-import { $, colours, fitted, grouped, made, noun, pixel, sheet, sum, widthOf } from '../draw.ts';
-import type { Pages } from '../views.ts';
+import { $, colours, fitted, grouped, made, noun, pixel, sheet, sum } from '../draw.ts';
+import type { Pages, View } from '../views.ts';
 
 const MOST_CPUS = 16;
 const SQUARE = 32; // a block of order 10 has 32 by 32 pages
@@ -26,12 +26,51 @@ export class PagesBelow {
   private image: ImageData | null = null;
   private before = new Uint8Array();
 
-  constructor() {
+  private zoom = 1;
+  private map: Uint8Array = new Uint8Array();
+  /** Caches of slabs by page, as of this moment; `null`: nobody asked. */
+  private owners: Map<number, string> | null = null;
+
+  /** `whole` has every slab of every cache. */
+  constructor(private readonly whole: () => View) {
     const template = $<HTMLTemplateElement>('pages').content.cloneNode(true) as DocumentFragment;
     this.root = template.firstElementChild as HTMLElement;
+    const part = <E extends HTMLElement>(name: string) => this.root.querySelector<E>(`.${name}`)!;
+    const canvas = part<HTMLCanvasElement>('map');
+    const zoom = (factor: number) => {
+      const window = part('window'), middle = (window.scrollTop + window.clientHeight / 2) / Math.max(canvas.clientHeight, 1), across = (window.scrollLeft + window.clientWidth / 2) / Math.max(canvas.clientWidth, 1);
+      this.zoom = Math.min(Math.max(this.zoom * factor, 1), 16);
+      canvas.style.width = `${100 * this.zoom}%`;
+      canvas.style.height = 'auto';
+      window.scrollTo(across * canvas.clientWidth - window.clientWidth / 2, middle * canvas.clientHeight - window.clientHeight / 2);
+    };
+    part('closer').onclick = () => zoom(2);
+    part('wider').onclick = () => zoom(0.5);
+    canvas.onpointermove = ({ offsetX, offsetY }) => {
+      const page = this.pageAt(offsetX / canvas.clientWidth * canvas.width, offsetY / canvas.clientHeight * canvas.height);
+      part('owner').textContent = page === null ? 'Point at a page to see its owner.' : this.ownerSaid(page);
+    };
+  }
+
+  private across = 1;
+  private pageAt(x: number, y: number): number | null {
+    const side = SQUARE + 1, square = Math.floor(y / side) * this.across + Math.floor(x / side), [left, top] = [Math.floor(x % side), Math.floor(y % side)];
+    const inside = MORTON.findIndex(([x, y]) => x === left && y === top), page = square * SQUARE * SQUARE + inside;
+    return inside >= 0 && x < this.across * side && page < this.map.length ? page : null;
+  }
+  private ownerSaid(page: number): string {
+    const is = this.map[page], name = `Page ${grouped(page)}: `;
+    if (is !== 2) return name + ['free', 'free, kept by a CPU', '', 'a block of another user: a file, a page table, or user memory'][is ?? 0]!;
+    if (!this.owners) {
+      this.owners = new Map();
+      const { shown, caches } = this.whole();
+      for (const { cache, slabs } of shown) for (const { page } of slabs) for (let own = 0; own < 1 << caches[cache]!.order; own++) this.owners.set(page + own, `a slab of ${caches[cache]!.name}`);
+    }
+    return name + (this.owners.get(page) ?? 'a large object of kmalloc');
   }
 
   draw(pages: Pages, map: Uint8Array): void {
+    [this.map, this.owners] = [map, null];
     const part = <E extends HTMLElement>(name: string) => this.root.querySelector<E>(`.${name}`)!;
     const said = `${mib(pages.slab)} in slabs, ${mib(pages.blocks + pages.large)} in other blocks, ` +
       `${mib(pages.per_cpu)} in per-CPU pages, ${mib(pages.free)} free and committed, ${mib(pages.uncommitted)} not committed`;
@@ -47,8 +86,7 @@ export class PagesBelow {
   /** Only what changed since the last picture. */
   private drawMap(canvas: HTMLCanvasElement, map: Uint8Array): void {
     const squares = Math.max(1, map.length / (SQUARE * SQUARE));
-    const width = widthOf(canvas);
-    const across = Math.max(10, Math.floor(width / 66));
+    const across = this.across = Math.max(10, Math.floor(this.root.clientWidth * 0.6 / 66));
     const side = SQUARE + 1; // with the line between two
     const wide = across * side, high = Math.ceil(squares / across) * side;
     const shades = [pixel(colours.line, 110), pixel(colours['page-cpu']), pixel(colours['page-slab']), pixel(colours['page-other'])];
@@ -57,7 +95,7 @@ export class PagesBelow {
     if (look !== this.look) {
       this.look = look;
       [canvas.width, canvas.height] = [wide, high];
-      canvas.style.height = `${width * high / wide}px`;
+      canvas.style.height = 'auto';
       this.image = g.createImageData(wide, high);
       this.before = new Uint8Array(map.length).fill(shades.length);
     }

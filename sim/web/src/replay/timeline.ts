@@ -8,12 +8,16 @@ import type { Run, Sample } from './run.ts';
 /** From one operation to another. */
 export type Range = [from: number, to: number];
 
-const STRIP = 34, GAP = 18, TOP = 30, FOOT = 18;
+const TOP = 16, FOOT = 15, BETWEEN = 5, TITLE = 15; // pixels: for marks, for operations, between two strips, for a title above a strip
+const GUTTER = 158, WIDE = 700; // in a wide window titles are in front of their strips
 const DRAG = 4; // pixels; less is a click
 const LEAST = 20; // operations that are seen at once
 
 interface Strip {
   title: string;
+  /** What its largest number is of. */
+  unit: string;
+  high: number;
   /** Series that are filled from the base line, the largest first; below it where they are negative. */
   areas: { colour: string; of: (at: number) => number }[];
 }
@@ -33,7 +37,7 @@ export class TimeLine {
     root.setAttribute('aria-valuemax', String(operations));
     const place = (event: PointerEvent) => {
       const { left, width } = this.canvas.getBoundingClientRect();
-      return Math.min(Math.max(event.clientX - left, 0), width);
+      return Math.min(Math.max(event.clientX - left, this.gutter), width);
     };
     root.onpointerdown = (event) => {
       root.setPointerCapture(event.pointerId);
@@ -76,29 +80,45 @@ export class TimeLine {
     const { marks, caches } = run.about;
     const own = SUMS + 3 * chosen;
     const strips = [
-      usedAndCached('all caches', run.samples, 0), usedAndCached(caches[chosen]!, run.samples, own),
-      slowPaths(run.samples),
-      ...(other ? [
-        difference('slabs', [3], run, other, colours.used), difference('cached objects', [1], run, other, colours.cached),
-      ] : []),
+      usedAndCached(caches[chosen]!, run.samples, own), ...(this.gutter || other ? [slowPaths(run.samples)] : []),
+      ...(other ? [difference('slabs', [3], run, other, colours.used), difference('cached', [1], run, other, colours.cached)] : []),
     ];
-    const { g, width, height } = sheet(this.canvas, TOP + strips.length * (STRIP + GAP) + FOOT - GAP + 14);
+    const { gutter } = this, above = gutter ? 0 : TITLE;
+    let y = TOP;
+    const tops = strips.map(({ high }) => (y += above + high + BETWEEN) - high - BETWEEN);
+    const { g, width, height } = sheet(this.canvas, y + FOOT);
     const [from, to] = this.range;
-    const x = (at: number) => (at - from) / (to - from) * width;
+    const x = (at: number) => gutter + (at - from) / (to - from) * (width - gutter);
     const inside = (at: number) => at >= from && at <= to;
+    g.save();
+    g.beginPath();
+    g.rect(gutter, 0, width - gutter, height);
+    g.clip();
     // What cannot be gone to yet.
     g.fillStyle = colours.soft;
-    g.fillRect(Math.max(x(run.reach), 0), TOP, width, height - TOP - FOOT);
-    const titles = strips.map((strip, i) => drawStrip(g, strip, run.samples, x, width, TOP + i * (STRIP + GAP), [from, to]));
+    for (const [i, top] of tops.entries()) g.fillRect(Math.max(x(run.reach), gutter), top, width, strips[i]!.high);
+    const ranges = strips.map((strip, i) => drawStrip(g, strip, run.samples, x, width, tops[i]!, [from, to]));
+    g.restore();
+    strips.forEach(({ title, unit, high }, i) => {
+      g.fillStyle = colours.ink;
+      g.font = '600 12.5px system-ui, sans-serif';
+      const name = fitted(g, title, gutter ? gutter - 10 : width / 2), long = g.measureText(name).width, top = tops[i]!;
+      g.fillText(name, 0, gutter ? top + (high > 24 ? 12 : 8) : top - 4);
+      g.fillStyle = colours.quiet;
+      g.font = '11.5px system-ui, sans-serif';
+      const said = `${ranges[i]!}${unit}`;
+      g.fillText(fitted(g, said, gutter ? gutter - 8 : width - long - 8), gutter ? 0 : long + 8, gutter ? top + (high > 24 ? 27 : 21) : top - 4);
+    });
+    g.font = '11px system-ui, sans-serif';
 
-    let free = 0;
+    let free = gutter;
     for (const { operation: at, text } of marks) {
       if (!inside(at)) continue;
       g.strokeStyle = colours.quiet;
       g.setLineDash([2, 2]);
       g.beginPath();
-      g.moveTo(x(at), 14);
-      g.lineTo(x(at), height - 14);
+      g.moveTo(x(at), 12);
+      g.lineTo(x(at), TOP - 1);
       g.stroke();
       g.setLineDash([]);
       const short = text.replace(/^SNAP (\w+) (begin|end)$/, '$1').replace(/( \d+)+$/, '').toLowerCase();
@@ -111,28 +131,21 @@ export class TimeLine {
     }
     if (inside(operation)) {
       g.fillStyle = colours.now;
-      g.fillRect(x(operation) - 1, 14, 2, height - 26);
+      g.fillRect(x(operation) - 1, tops[0]! - 2, 2, height - tops[0]! + 2 - FOOT);
       g.beginPath();
-      g.moveTo(x(operation) - 5, height - 12);
-      g.lineTo(x(operation) + 5, height - 12);
-      g.lineTo(x(operation), height - 20);
+      g.moveTo(x(operation) - 5, height - FOOT + 5);
+      g.lineTo(x(operation) + 5, height - FOOT + 5);
+      g.lineTo(x(operation), height - FOOT - 3);
       g.fill();
     }
     if (this.drag) {
       g.fillStyle = colours.now;
       g.globalAlpha = 0.15;
-      g.fillRect(this.drag.from, 14, this.drag.to - this.drag.from, height - 28);
+      g.fillRect(this.drag.from, TOP, this.drag.to - this.drag.from, height - TOP - FOOT);
       g.globalAlpha = 1;
     }
-    // Nothing lies upon a title.
-    titles.forEach((title, i) => {
-      const words = fitted(g, title, width), y = TOP + i * (STRIP + GAP) - 3;
-      g.fillStyle = colours.card;
-      g.fillRect(0, y - 10, g.measureText(words).width + 3, 13);
-      g.fillStyle = colours.quiet;
-      g.fillText(words, 0, y);
-    });
-    g.fillText(`operation ${grouped(from)}`, 0, height - 1);
+    g.fillStyle = colours.quiet;
+    g.fillText(`operation ${grouped(from)}`, gutter, height - 1);
     g.textAlign = 'right';
     g.fillText(grouped(to), width, height - 1);
     this.root.setAttribute('aria-valuenow', String(operation));
@@ -140,15 +153,19 @@ export class TimeLine {
   }
 
   private operationAt(x: number): number {
-    const [from, to] = this.range;
-    return Math.round(from + x / this.canvas.clientWidth * (to - from));
+    const [from, to] = this.range, { gutter } = this;
+    return Math.round(from + (x - gutter) / (this.canvas.clientWidth - gutter) * (to - from));
+  }
+  /** Pixels in front of the strips. */
+  get gutter(): number {
+    return this.canvas.clientWidth >= WIDE ? GUTTER : 0;
   }
 }
 
 function usedAndCached(name: string, samples: readonly Sample[], place: number): Strip {
   const used = (i: number) => samples[i]!.values[place]!, cached = (i: number) => samples[i]!.values[place + 1]!;
   return {
-    title: `${name}: objects in use and cached`,
+    title: name, unit: ' objects', high: 34,
     areas: [{ colour: colours.cached, of: (i) => used(i) + cached(i) }, { colour: colours.used, of: used }],
   };
 }
@@ -166,17 +183,17 @@ function slowPaths(samples: readonly Sample[]): Strip {
       return 1000 * sum / (here.at - before.at);
     },
   }));
-  return { title: 'slow operations (depot, slab, pages or commit) in 1,000', areas };
+  return { title: 'slow operations', unit: ' of 1,000', high: 24, areas };
 }
 
 function difference(what: string, places: number[], run: Run, other: Run, colour: string): Strip {
   const of = (i: number) => places.reduce((all, place) => all + (other.samples[i]?.values[place] ?? 0) - run.samples[i]!.values[place]!, 0);
-  return { title: `${what}: what ${other.name} has more than ${run.name}`, areas: [{ colour, of }] };
+  return { title: `${what}: difference`, unit: '', high: 28, areas: [{ colour, of }] };
 }
 
-/** Returns its title, which is drawn last. */
+/** Returns the least and the most of what it shows. */
 function drawStrip(
-  g: CanvasRenderingContext2D, { title, areas }: Strip, samples: readonly Sample[], x: (at: number) => number, width: number, top: number,
+  g: CanvasRenderingContext2D, { high, areas }: Strip, samples: readonly Sample[], x: (at: number) => number, width: number, top: number,
   [from, to]: Range,
 ): string {
   // With one more on each side.
@@ -187,7 +204,7 @@ function drawStrip(
   for (let i = first; i <= last; i++) {
     for (const { of } of areas) [least, most] = [Math.min(least, of(i)), Math.max(most, of(i))];
   }
-  const y = (n: number) => top + STRIP * (1 - (n - least) / Math.max(1, most - least));
+  const y = (n: number) => top + high * (1 - (n - least) / Math.max(1, most - least));
   for (const { colour, of } of areas) {
     g.fillStyle = colour;
     g.beginPath();
@@ -201,5 +218,5 @@ function drawStrip(
     g.fillRect(0, y(0), width, 1);
   }
   const sign = (n: number) => (areas.length === 1 && n > 0 ? '+' : '') + grouped(n);
-  return `${title}, ${least < 0 || areas.length === 1 ? `${sign(least)} to ${sign(most)}` : `up to ${grouped(Math.ceil(most))}`}`;
+  return least < 0 || areas.length === 1 ? `${sign(least)} to ${sign(most)}` : `up to ${grouped(Math.ceil(most))}`;
 }

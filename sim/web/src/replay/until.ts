@@ -1,6 +1,6 @@
 // Runs until something happens, a slice at a time, so that the page stays alive and may say stop.
 
-import type { Place } from '../machine.ts';
+import type { Place } from '../stage/moment.ts';
 import { breather, type Run } from './run.ts';
 import type { Found, Until } from '../views.ts';
 

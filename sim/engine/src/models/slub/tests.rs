@@ -131,6 +131,28 @@ fn a_shrink_leaves_full_slabs_and_partial_ones_the_fullest_first() {
 }
 
 #[test]
+fn a_cpu_begins_with_slabs_that_it_has_already() {
+    let pages = Pages::new(CPUS).unwrap();
+    let mut model = Model::<Slub>::new(&pages, knobs(8, 5)).unwrap();
+    model.learn(&CacheInfo::new("cache", Kind::Named, SIZE)).unwrap();
+    let at = |cpu| At::new(cpu, 0);
+    let mut page = |cpu, used, owned| {
+        let objects = model.start(at(cpu), 0, used, 8 - used, owned);
+        assert_eq!(objects.len(), used as usize);
+        model.place(0, &objects[0]).unwrap().0
+    };
+    let (current, partial, shared) = (page(0, 6, true), page(0, 7, true), page(1, 5, false));
+    assert_eq!(model.counts(0).active_objs(), 24 - 3, "only the shared one's free objects are not active");
+    let mut alloc = |cpu| {
+        let object = model.alloc(at(cpu), 0, 0).unwrap();
+        model.place(0, &object).unwrap().0
+    };
+    assert_eq!([0, 0, 0, 1].map(&mut alloc), [current, current, partial, shared]);
+    assert_eq!(alloc(0), alloc(0), "a new one");
+    assert_eq!(model.counts(0).slabs(), 4);
+}
+
+#[test]
 fn large_objects_and_pages_lie_in_no_slab() {
     let pages = Pages::new(CPUS).unwrap();
     let mut slub = Model::<Slub>::new(&pages, Knobs::default()).unwrap();

@@ -1,0 +1,234 @@
+//! Pages of the kernel's ring buffer, as `trace_pipe_raw` has them: events with the time between them.
+//!
+//! ```text
+//! time of the page (8 bytes)  length and flags (8, or 4)  event event event ... [number of lost events]
+//! event: 5 bits of length or type, 27 bits of time since the event before, then the record
+//! ```
+
+use std::ops::Range;
+
+/// The events before this page were lost, some.
+const MISSED: u64 = 1 << 31;
+/// Their number is behind the last event.
+const MISSED_IS_STORED: u64 = 1 << 30;
+/// The bits of the length.
+const LENGTH: u64 = (1 << 27) - 1;
+
+const PADDING: u32 = 29;
+const TIME_EXTEND: u32 = 30;
+const TIME_STAMP: u32 = 31;
+/// Bits of an event's own time.
+const SHORT_TIME: u32 = 27;
+/// An absolute time lacks the bits above these.
+const STAMP_BITS: u32 = 59;
+
+/// Where the parts of a page are, by `events/header_page`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Layout {
+    /// Bytes of a page.
+    pub(super) page: usize,
+    /// Bytes of the length.
+    commit: usize,
+    /// Where events begin.
+    data: usize,
+}
+
+impl Layout {
+    /// Reads `events/header_page`.
+    pub(super) fn of(text: &str) -> Option<Self> {
+        let number = |line: &str, key: &str| -> Option<usize> {
+            let (_, rest) = line.split_once(key)?;
+            rest.split(';').next()?.trim().parse().ok()
+        };
+        let line = |name: &str| text.lines().find(|line| line.contains(name));
+        let (commit, data) = (line(" commit;")?, line(" data;")?);
+        let begin = number(data, "offset:")?;
+        let layout =
+            Self { page: begin + number(data, "size:")?, commit: number(commit, "size:")?, data: begin };
+        (number(commit, "offset:")? == 8 && matches!(layout.commit, 4 | 8) && begin == 8 + layout.commit)
+            .then_some(layout)
+    }
+
+    /// The bytes of a page that say something.
+    pub(super) fn used<'p>(&self, page: &'p [u8]) -> Option<&'p [u8]> {
+        let head = page.get(..self.data)?;
+        page.get(..self.data + self.rest(head))
+    }
+
+    /// Bytes of a page's head.
+    pub(super) fn head(&self) -> usize {
+        self.data
+    }
+
+    /// Bytes of the used part behind the head.
+    pub(super) fn rest(&self, head: &[u8]) -> usize {
+        let flags = self.flags(head);
+        let stored = flags & (MISSED | MISSED_IS_STORED) == MISSED | MISSED_IS_STORED;
+        (flags & LENGTH) as usize + if stored { 8 } else { 0 }
+    }
+
+    /// Begins to read a page's used part.
+    pub(super) fn begin(&self, used: &[u8]) -> Cursor {
+        let flags = self.flags(used);
+        let end = self.data + (flags & LENGTH) as usize;
+        let stored = flags & MISSED_IS_STORED != 0;
+        let lost = (flags & MISSED != 0).then(|| if stored { long(used, end) } else { 0 });
+        Cursor { at: self.data, end, time: long(used, 0), lost }
+    }
+
+    fn flags(&self, head: &[u8]) -> u64 {
+        if self.commit == 8 { long(head, 8) } else { word(head, 8).map_or(0, u64::from) }
+    }
+}
+
+fn word(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_ne_bytes(*bytes.get(at..)?.first_chunk()?))
+}
+
+/// 0 if it is not there.
+fn long(bytes: &[u8], at: usize) -> u64 {
+    bytes.get(at..).and_then(|bytes| bytes.first_chunk()).map_or(0, |bytes| u64::from_ne_bytes(*bytes))
+}
+
+/// A place in a page.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Cursor {
+    at: usize,
+    end: usize,
+    /// The time of the last event, in nanoseconds.
+    pub(super) time: u64,
+    /// Events that were lost before this page; 0 if the kernel does not tell how many.
+    pub(super) lost: Option<u64>,
+}
+
+impl Cursor {
+    /// Where the next record is in the page's used part.
+    pub(super) fn next(&mut self, used: &[u8]) -> Option<Range<usize>> {
+        while self.at + 4 <= self.end {
+            let head = word(used, self.at)?;
+            let (kind, time) = if cfg!(target_endian = "big") {
+                (head >> SHORT_TIME, head & ((1 << SHORT_TIME) - 1))
+            } else {
+                (head & 31, head >> 5)
+            };
+            let body = self.at + 4;
+            let long = || Some(u64::from(word(used, body)?) << SHORT_TIME | u64::from(time));
+            match kind {
+                // The rest of the page is empty.
+                PADDING if time == 0 => return None,
+                PADDING => {
+                    self.time += u64::from(time);
+                    self.at = body.checked_add(word(used, body)? as usize)?;
+                }
+                TIME_EXTEND => {
+                    self.time = self.time.wrapping_add(long()?);
+                    self.at = body + 4;
+                }
+                TIME_STAMP => {
+                    let high = self.time >> STAMP_BITS << STAMP_BITS;
+                    self.time = high | long()?;
+                    self.at = body + 4;
+                }
+                _ => {
+                    let (from, length) = match kind {
+                        0 => (body + 4, (word(used, body)? as usize).checked_sub(4)?),
+                        words => (body, words as usize * 4),
+                    };
+                    self.time = self.time.wrapping_add(u64::from(time));
+                    self.at = from.checked_add(length)?.next_multiple_of(4);
+                    return Some(from..from + length).filter(|record| record.end <= used.len());
+                }
+            }
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    /// `events/header_page` of a 64-bit kernel.
+    pub(in super::super) const HEADER_PAGE: &str = "\
+\tfield: u64 timestamp;\toffset:0;\tsize:8;\tsigned:0;
+\tfield: local_t commit;\toffset:8;\tsize:8;\tsigned:1;
+\tfield: int overwrite;\toffset:8;\tsize:1;\tsigned:1;
+\tfield: char data;\toffset:16;\tsize:4080;\tsigned:0;
+";
+
+    /// A page with these records, each so many nanoseconds after the one before.
+    pub(in super::super) fn page(time: u64, lost: Option<u64>, records: &[(u32, Vec<u8>)]) -> Vec<u8> {
+        let mut data = vec![];
+        for (delta, record) in records {
+            let words = record.len().div_ceil(4) as u32;
+            let short = words <= 28;
+            data.extend((delta << 5 | if short { words } else { 0 }).to_ne_bytes());
+            if !short {
+                data.extend((words * 4 + 4).to_ne_bytes());
+            }
+            data.extend(record);
+            data.resize(data.len().next_multiple_of(4), 0);
+        }
+        let flags = lost.map_or(0, |lost| MISSED | if lost > 0 { MISSED_IS_STORED } else { 0 });
+        let mut page = [time.to_ne_bytes(), (data.len() as u64 | flags).to_ne_bytes()].concat();
+        page.extend(data);
+        page.extend(lost.filter(|lost| *lost > 0).into_iter().flat_map(u64::to_ne_bytes));
+        page.resize(4096, 0);
+        page
+    }
+
+    #[test]
+    fn records_have_the_times_between_them_summed() {
+        let layout = Layout::of(HEADER_PAGE).expect("a layout");
+        assert_eq!(layout, Layout { page: 4096, commit: 8, data: 16 });
+        let page = page(1000, Some(7), &[(0, vec![1; 8]), (5, vec![2; 200]), (3, vec![3; 4])]);
+        let used = layout.used(&page).expect("a page");
+        assert_eq!(used.len(), layout.head() + layout.rest(&used[..16]));
+        let mut cursor = layout.begin(used);
+        assert_eq!(cursor.lost, Some(7));
+        let read: Vec<_> =
+            std::iter::from_fn(|| cursor.next(used).map(|record| (record.len(), used[record.start])))
+                .collect();
+        assert_eq!(read, [(8, 1), (200, 2), (4, 3)]);
+        assert_eq!(cursor.time, 1008);
+        assert!(layout.used(&page[..8]).is_none(), "a page that is cut");
+    }
+
+    #[test]
+    fn long_times_padding_and_absolute_times_are_understood() {
+        let layout = Layout::of(HEADER_PAGE).expect("a layout");
+        let mut data = vec![];
+        let mut event = |kind: u32, time: u32, words: &[u32]| {
+            data.extend((time << 5 | kind).to_ne_bytes());
+            words.iter().for_each(|word| data.extend(word.to_ne_bytes()));
+        };
+        event(TIME_EXTEND, 1, &[2]);
+        event(1, 0, &[11]);
+        event(PADDING, 1, &[8, 0]);
+        event(1, 4, &[22]);
+        event(TIME_STAMP, 9, &[1]);
+        event(1, 1, &[33]);
+        event(PADDING, 0, &[]);
+        let mut page = [(1_u64 << 60).to_ne_bytes(), (data.len() as u64).to_ne_bytes()].concat();
+        page.extend(data);
+        let used = layout.used(&page).expect("a page");
+        let mut cursor = layout.begin(used);
+        let mut times = vec![];
+        while let Some(record) = cursor.next(used) {
+            times.push((used[record.start], cursor.time - (1 << 60)));
+        }
+        let second = (2 << 27) + 1;
+        assert_eq!(times, [(11, second), (22, second + 5), (33, (1 << 27) + 10)]);
+    }
+
+    #[test]
+    fn a_page_that_says_more_than_it_has_ends() {
+        let layout = Layout::of(HEADER_PAGE).expect("a layout");
+        let mut bad = [0_u64.to_ne_bytes(), 12_u64.to_ne_bytes()].concat();
+        bad.extend(28_u32.to_ne_bytes());
+        bad.extend([0; 8]);
+        let used = layout.used(&bad).expect("a page");
+        assert_eq!(layout.begin(used).next(used), None);
+        assert_eq!(Layout::of(""), None);
+    }
+}

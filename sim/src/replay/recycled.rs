@@ -1,0 +1,123 @@
+//! Caches with sheaves whose objects are freed without an event: `kfree_rcu` puts them into a sheaf, and nothing shows when.
+//!
+//! An address that is handed out again was free by then, and not only then: CPUs and the barn hold free objects, and others come first. So
+//! an object is taken to have been freed as many allocations before its address is handed out again as objects are in all sheaves. At the
+//! end of a trace as many objects are free whose address is not handed out any more; the oldest are taken for these.
+
+use super::linux;
+use super::traced::Traced;
+use crate::trace::{CacheId, FreeOrigin, OpKind};
+use rustc_hash::FxHashMap;
+
+/// Full sheaves that a barn takes.
+const BARN: usize = 10;
+
+/// A cache on its way through the trace.
+#[derive(Default)]
+struct Cache {
+    /// Objects that its sheaves hold.
+    pool: usize,
+    /// The operations that allocate.
+    allocs: Vec<usize>,
+    /// Objects in use: the number of their allocation.
+    live: FxHashMap<u64, usize>,
+}
+
+/// Objects that are freed without an event: the operation after which they are, and their addresses.
+pub(super) fn recycled(traced: Traced<'_>, cpus: u32) -> FxHashMap<usize, Vec<u64>> {
+    let mut found: FxHashMap<usize, Vec<u64>> = FxHashMap::default();
+    let mut caches = caches(traced, cpus);
+    for (at, op) in traced.ops.iter().enumerate() {
+        match op.kind {
+            OpKind::Alloc { cache, ptr, .. } => {
+                let Some(cache) = caches.get_mut(&cache) else { continue };
+                cache.live.insert(ptr.0, cache.allocs.len());
+                cache.allocs.push(at);
+            }
+            OpKind::HiddenFree { cache, ptr, .. } => {
+                let Some(cache) = caches.get_mut(&cache) else { continue };
+                let Some(own) = cache.live.remove(&ptr.0) else { continue };
+                let number = cache.allocs.len().saturating_sub(cache.pool).max(own + 1);
+                if let Some(then) = cache.allocs.get(number) {
+                    found.entry(*then).or_default().push(ptr.0);
+                }
+            }
+            OpKind::Free { cache, ptr, .. } => {
+                if let Some(cache) = caches.get_mut(&cache) {
+                    cache.live.remove(&ptr.0);
+                }
+            }
+            _ => {}
+        }
+    }
+    for cache in caches.into_values() {
+        let mut oldest: Vec<_> = cache.live.into_iter().map(|(ptr, number)| (number, ptr)).collect();
+        oldest.sort_unstable();
+        let first = cache.allocs.len().saturating_sub(cache.pool);
+        for (number, (_, ptr)) in
+            (first..cache.allocs.len()).zip(oldest).filter(|(number, (own, _))| own < number)
+        {
+            found.entry(cache.allocs[number]).or_default().push(ptr);
+        }
+    }
+    found
+}
+
+/// Caches with sheaves of which most objects are freed without an event.
+fn caches(Traced { resolver, ops, tables }: Traced<'_>, cpus: u32) -> FxHashMap<CacheId, Cache> {
+    let mut frees: FxHashMap<CacheId, [u64; 2]> = FxHashMap::default();
+    for op in ops {
+        match op.kind {
+            OpKind::Free { cache, origin: FreeOrigin::Matched { .. }, .. } => {
+                frees.entry(cache).or_default()[0] += 1;
+            }
+            OpKind::HiddenFree { cache, .. } => frees.entry(cache).or_default()[1] += 1,
+            _ => {}
+        }
+    }
+    let hidden = frees.into_iter().filter(|(_, [seen, hidden])| hidden > seen);
+    let with_sheaves = hidden.filter_map(|(cache, _)| {
+        let capacity = linux::sheaf_capacity(&tables.kernel, &resolver.cache(cache).name)? as usize;
+        // A CPU has two.
+        let pool = capacity * (BARN + 2 * cpus as usize);
+        Some((cache, Cache { pool, ..Cache::default() }))
+    });
+    with_sheaves.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::replay::testing::{SLABINFO, Trace};
+
+    #[test]
+    fn an_object_is_free_as_many_allocations_before_its_next_one_as_sheaves_hold_objects() {
+        // A sheaf holds one object, so all of one CPU 12.
+        let attributes = "name\tsheaf_capacity\nnode\t1\n";
+        let objects = |from: u64, n: u64| {
+            (from..from + n).map(|n| format!("0 alloc f+0x1 node ffff8880{:08x}", 0x100_0000 + n * 512))
+        };
+        // 20 objects, and the first two again.
+        let lines: Vec<_> = objects(0, 20).chain(objects(0, 2)).collect();
+        let lines: Vec<_> = lines.iter().map(String::as_str).collect();
+        let found = |attributes| {
+            let texts =
+                [("kernel.txt", "7.2"), ("before.slabinfo", SLABINFO), ("slab-attributes.tsv", attributes)];
+            let trace = Trace::new(&lines, &texts);
+            let found = recycled(trace.traced(), 1);
+            // Operations: the second time has a hidden free before it.
+            let mut found: Vec<_> = found
+                .into_iter()
+                .flat_map(|(at, ptrs)| ptrs.into_iter().map(move |ptr| (at, (ptr & 0xff_ffff) / 512)))
+                .collect();
+            found.sort_unstable();
+            found
+        };
+        let all = found(attributes);
+        assert_eq!((all[0], all[1]), ((8, 0), (9, 1)), "12 before they are handed out again");
+        // Of those that are not handed out any more the oldest, one at each of the last 12 allocations.
+        let last: Vec<_> = all[2..].iter().map(|(_, object)| *object).collect();
+        assert_eq!(last, (2..14).collect::<Vec<_>>());
+        assert_eq!(found("name\tsheaf_capacity\nnode\t0\n"), [], "without sheaves");
+    }
+}

@@ -1,0 +1,128 @@
+//! The report as a page: one file, without scripts and without a request.
+
+use super::{Report, Row, Setting, between, percent};
+use crate::output::{grouped, size};
+use crate::web::attribute;
+use std::fmt::Write;
+
+const STYLE: &str = "\
+:root { color-scheme: light dark } body { font: 15px/1.5 sans-serif; max-width: 80em; margin: 2em auto; padding: 0 1em }
+table { border-collapse: collapse; margin: 1em 0 } th, td { padding: .15em .6em; text-align: right; border-bottom: 1px solid #8884 }
+th:first-child, td:first-child, td.text { text-align: left } .bar { width: 16em; padding: 0; text-align: left; white-space: nowrap }
+.bar i { display: inline-block; height: .9em; vertical-align: middle } .used { background: #0072b2 } .holes { background: #e69f00 }
+.waste { background: #999 } .scroll { overflow-x: auto }";
+
+/// Em that the largest cache's bar has.
+const WIDTH: f64 = 16.0;
+
+impl Report {
+    /// The page, with `rows` caches.
+    pub fn page(&self, rows: usize) -> String {
+        let mut page = String::new();
+        self.write_page(&mut page, rows).map_or_else(|_| String::new(), |()| page)
+    }
+
+    fn write_page(&self, f: &mut String, rows: usize) -> std::fmt::Result {
+        let place = attribute(&self.place);
+        writeln!(
+            f,
+            "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width\">"
+        )?;
+        writeln!(
+            f,
+            "<title>Slab caches of {place}</title><style>{STYLE}</style></head><body>\n<h1>Slab caches of {place}</h1>"
+        )?;
+        let mut sentences = String::new();
+        self.head(&mut sentences)?;
+        self.sums(&mut sentences)?;
+        for line in sentences.lines().filter(|line| !line.is_empty()) {
+            writeln!(f, "<p>{}</p>", attribute(line))?;
+        }
+        writeln!(
+            f,
+            "<div class=\"scroll\"><table><tr><th>cache</th><th>bytes</th><th class=\"bar\"><i class=\"used\" style=\"width:1em\"></i> in use \
+             <i class=\"holes\" style=\"width:1em\"></i> holes <i class=\"waste\" style=\"width:1em\"></i> waste</th><th>holes</th><th>of it</th>\
+             <th>objects in use</th><th>size</th><th>slabs</th><th>partial</th><th>shrink returns</th></tr>"
+        )?;
+        let most = self.caches.iter().map(|row| row.bytes).max().unwrap_or(0).max(1);
+        for row in self.caches.iter().take(rows) {
+            self.row(f, row, WIDTH / most as f64)?;
+        }
+        writeln!(f, "</table></div>")?;
+        if let Some(more) = self.caches.len().checked_sub(rows).filter(|more| *more > 0) {
+            writeln!(f, "<p>... and {more} more.</p>")?;
+        }
+        if !self.settings.is_empty() {
+            writeln!(
+                f,
+                "<h2>What other settings would cost</h2><p>By geometry, and without what they do to speed.</p>"
+            )?;
+            writeln!(
+                f,
+                "<div class=\"scroll\"><table><tr><th>setting</th><th>now</th><th>then</th><th>what is counted</th></tr>"
+            )?;
+            for Setting { setting, now, then, about } in &self.settings {
+                let (setting, about) = (attribute(setting), attribute(about));
+                let (now, then) = (size(*now), between(*then));
+                writeln!(
+                    f,
+                    "<tr><td>{setting}</td><td>{now}</td><td>{then}</td><td class=\"text\">{about}</td></tr>"
+                )?;
+            }
+            writeln!(f, "</table></div>")?;
+        }
+        writeln!(f, "</body></html>")
+    }
+
+    fn row(&self, f: &mut String, row: &Row, em: f64) -> std::fmt::Result {
+        let used = (row.in_use * row.object_size).min(row.bytes);
+        let holes = row.hole_bytes.min(row.bytes - used);
+        let parts = [("used", used), ("holes", holes), ("waste", row.bytes - used - holes)];
+        let bars = parts.into_iter().filter(|(_, bytes)| *bytes > 0).fold(
+            String::new(),
+            |mut bars, (class, bytes)| {
+                // Writing to a string cannot fail.
+                let _ = write!(bars, "<i class=\"{class}\" style=\"width:{:.2}em\"></i>", bytes as f64 * em);
+                bars
+            },
+        );
+        writeln!(
+            f,
+            "<tr title=\"{}\"><td>{}</td><td>{}</td><td class=\"bar\">{bars}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td>\
+             <td>{}</td></tr>",
+            attribute(&row.sentence),
+            attribute(&row.name),
+            size(row.bytes),
+            size(row.hole_bytes),
+            percent(row.hole_bytes, row.bytes),
+            grouped(row.in_use),
+            row.object_size,
+            grouped(row.slabs),
+            row.partial.map_or("?".to_owned(), grouped),
+            between(row.shrink),
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Report, Snapshot, Sort};
+
+    #[test]
+    fn the_page_is_whole_and_names_cannot_break_it() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let table = folder.path().join("slabinfo");
+        let text = "slabinfo - version: 2.1\n<b>\"x\" 10 40 100 40 1 : tunables 0 0 0 : slabdata 1 1 0\n\
+                    dentry 21 42 192 21 1 : tunables 0 0 0 : slabdata 2 2 0\n";
+        std::fs::write(&table, text).expect("a file");
+        let report =
+            Report::new(&Snapshot::open(&table).expect("a table"), Some(2), Sort::Bytes).expect("counts");
+        let page = report.page(1);
+        crate::web::check(&page);
+        assert!(page.contains("<td>dentry</td>") && page.contains("... and 1 more."), "{page}");
+        // 4,032 of 8,192 bytes are in use, and as many are holes.
+        assert_eq!(page.matches("width:7.88em").count(), 2, "{page}");
+        let page = report.page(usize::MAX);
+        assert!(page.contains("<td>&lt;b>&quot;x&quot;</td>"), "{page}");
+    }
+}

@@ -1,0 +1,286 @@
+// A plan as shapes. A colour has one meaning, and so has a shape: a filled square is in use, a disc is held by a CPU, a diamond is in the
+// depot, an outline is free in its slab.
+
+import { grouped } from '../draw.ts';
+import { holderOf, type Holder, type Id, type Locks } from './moment.ts';
+import { blended, type Shape } from './ink.ts';
+import { grown, mixedBox, onTheWay, share, type Change, type Group } from './motion.ts';
+import { atCell, cellOf, slot, type Box, type Chip, type Plan, type Tile, type TrayPlan } from './plan.ts';
+
+export interface Colours {
+  card: string;
+  ink: string;
+  quiet: string;
+  line: string;
+  soft: string;
+  used: string;
+  cached: string;
+  depot: string;
+  free: string;
+  now: string;
+  'page-slab': string;
+  'page-cpu': string;
+  'page-other': string;
+}
+
+/** What is drawn apart, because it moves. */
+export interface Apart {
+  chips: ReadonlySet<Id>;
+  tiles: ReadonlySet<number>;
+}
+export const NOTHING_APART: Apart = { chips: new Set(), tiles: new Set() };
+
+export const colourOf = (c: Colours, holder: Holder): string => (holder === 'program' ? c.used : holder === 'cpu' ? c.cached : holder === 'depot' ? c.depot : c.free);
+
+// A disc, a square and a diamond are one square with other corners, turned: so one can become another.
+const ROUND: Record<Holder, number> = { program: 0.3, cpu: 1, depot: 0.2, slab: 0.3 };
+const TURN: Record<Holder, number> = { program: 0, cpu: 0, depot: 45, slab: 0 };
+const SIZE: Record<Holder, number> = { program: 0.94, cpu: 1, depot: 0.86, slab: 0.94 };
+
+/** A pointer that is on its way from one holder to another. */
+function chip(c: Colours, x: number, y: number, r: number, from: Holder, to: Holder, t: number, rim = r > 3): Shape {
+  const mix = (of: Record<Holder, number>) => of[from] + (of[to] - of[from]) * t, half = r * mix(SIZE);
+  return { is: 'rect', x: x - half, y: y - half, w: 2 * half, h: 2 * half, r: half * mix(ROUND), turn: mix(TURN), fill: blended(colourOf(c, from), colourOf(c, to), t), ...(rim && { stroke: c.card, line: 1 }) };
+}
+
+/** Pixels below which a cell has its colour only; how much of its colour a free one has. */
+const SMALL = 6, FAINT = 0.3;
+
+/** The cells of slabs that are too small for shapes. */
+function smallCells(c: Colours, tiles: readonly Tile[]): Shape[] {
+  const at: Record<Holder, number[]> = { program: [], cpu: [], depot: [], slab: [] };
+  for (const { x, y, pitch, columns, objects } of tiles) {
+    for (let index = 0; index < objects.length; index++) {
+      const letter = objects[index]!, own = letter === 'u' ? at.program : letter === '.' ? at.slab : letter === 'd' ? at.depot : at.cpu;
+      own.push(x + index % columns * pitch, y + Math.floor(index / columns) * pitch);
+    }
+  }
+  const side = tiles[0] ? cellOf(tiles[0], 0).w : 0;
+  return (['slab', 'program', 'cpu', 'depot'] as const).map((holder) => ({ is: 'squares', at: at[holder], side, fill: holder === 'slab' ? blended(c.card, c.free, FAINT) : colourOf(c, holder) }));
+}
+
+/** An object: who has its pointer. */
+function cell(c: Colours, { x, y, w, h }: Box, letter: string, cpu: number | null): Shape[] {
+  const holder = holderOf(letter), colour = colourOf(c, holder);
+  if (w < SMALL) return [{ is: 'rect', x, y, w, h, fill: holder === 'slab' ? blended(c.card, c.free, FAINT) : colour }];
+  const r = w * 0.2;
+  if (holder === 'program') return [{ is: 'rect', x, y, w, h, r, fill: colour }];
+  if (holder === 'slab') return [{ is: 'rect', x: x + 0.75, y: y + 0.75, w: w - 1.5, h: h - 1.5, r, stroke: c.free, line: 1.5, fill: c.card }];
+  return [{ is: 'rect', x: x + 0.75, y: y + 0.75, w: w - 1.5, h: h - 1.5, r, fill: blended(c.card, colour, 0.2), stroke: colour, line: 1.5 },
+    chip(c, x + w / 2, y + h / 2, w * (holder === 'cpu' ? 0.33 : 0.25), holder, holder, 0, false),
+    ...(holder === 'cpu' && cpu !== null && w >= 17 ? [{ is: 'text', x: x + w / 2, y: y + h / 2 + w * 0.15, text: String(cpu), size: w * 0.42, bold: true, fill: c.card, align: 'center' } as Shape] : [])];
+}
+
+const CPUS = 'abcefghijklmnopqrstvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ';
+/** The CPU of a letter of a slab; `null`: the letter is of no CPU, or of a later one. */
+export const cpuOf = (letter: string): number | null => (holderOf(letter) === 'cpu' && CPUS.includes(letter) ? CPUS.indexOf(letter) : null);
+
+function tray(c: Colours, own: TrayPlan, colour: string, scale: number): Shape[] {
+  const { box, pitch, ids, room, name, label } = own;
+  if (!pitch) {
+    return [{ is: 'rect', ...box, r: 3, fill: c.soft, stroke: c.line, line: 1 }, ...(ids.length ? [{ is: 'rect', ...box, w: Math.max(box.w * ids.length / room, 3), r: 3, fill: colour } as Shape] : []),
+      ...(box.h >= 13 ? [{ is: 'text', x: box.x + box.w - 5, y: box.y + box.h / 2 + 4, text: `${grouped(ids.length)} of ${grouped(room)}${own.bar && box.w > 200 ? ` in ${grouped(own.bar)}${name === 'more' ? ' more' : ''} magazines` : ''}`, size: 11, fill: ids.length > room * 0.5 ? c.card : c.ink, align: 'right' } as Shape] : [])];
+  }
+  const shapes: Shape[] = [{ is: 'rect', ...box, r: Math.min(pitch * 0.5, 12), fill: c.card, stroke: name === 'loaded' ? c.quiet : c.line, line: name === 'loaded' ? 1.5 : 1 }];
+  if (pitch > 6) {
+    for (let i = 0; i < room; i++) {
+      const { x, y, r } = slot(own, i), half = r * 0.8;
+      shapes.push({ is: 'rect', x: x - half, y: y - half, w: 2 * half, h: 2 * half, r: half, stroke: c.line, line: 1 });
+    }
+  }
+  if (label && name) shapes.push({ is: 'text', x: box.x - 8, y: box.y + box.h / 2 + 4 * scale, text: name, size: 12 * (0.7 + 0.3 * scale), fill: c.quiet, align: 'right' });
+  return shapes;
+}
+
+const listSaid = (tile: Tile): string => {
+  const free = [...tile.objects].filter((letter) => letter === '.').length;
+  return `${free} free`;
+};
+
+/** A slab, grown to a share of its size. */
+function tile(c: Colours, own: Tile, scale: number, size = 1): Shape[] {
+  const shapes: Shape[] = [], full = own.box, box = size < 1 && own.pages ? mixedBox(own.pages, full, size) : full;
+  if (own.pages && own.head) {
+    const { x, y, w } = own.pages, foot = box.y + box.h, high = (y - foot) / 2;
+    if (high > 4) shapes.push({ is: 'path', d: `M${box.x + 8} ${foot}C${box.x + 8} ${foot + high} ${x} ${y - high} ${x} ${y}H${x + w}C${x + w} ${y - high} ${box.x + box.w - 8} ${foot + high} ${box.x + box.w - 8} ${foot}Z`, fill: c['page-slab'], alpha: size < 1 ? 0.45 : 0.1 });
+  }
+  if (own.head) shapes.push({ is: 'rect', ...box, r: 8, fill: c.card, stroke: size < 1 ? c['page-slab'] : c.line, line: size < 1 ? 2 : 1 },
+    { is: 'rect', x: box.x + 6, y: box.y + box.h - 1.5, w: Math.max(box.w - 12, 1), h: 3, r: 1.5, fill: c['page-slab'] });
+  if (size < 0.55) return shapes;
+  const alpha = size < 1 ? (size - 0.55) / 0.45 : 1;
+  if (own.head) {
+    const small = full.w < 64 * scale;
+    shapes.push({ is: 'text', x: full.x + 8, y: full.y + own.head - 5 * scale, text: small ? String(own.page) : `page ${own.page}`, size: 12 * scale, fill: c.ink, alpha });
+    if (full.w >= 120 * scale) shapes.push({ is: 'text', x: full.x + full.w - 8, y: full.y + own.head - 5 * scale, text: listSaid(own), size: 12 * scale, fill: c.quiet, align: 'right', alpha });
+  }
+  for (let index = 0; index < own.objects.length; index++) {
+    const letter = own.objects[index]!;
+    for (const shape of cell(c, cellOf(own, index), letter, cpuOf(letter))) shapes.push(size < 1 ? { ...shape, alpha } : shape);
+  }
+  return shapes;
+}
+
+function lock(c: Colours, x: number, y: number, scale: number, by: string): Shape[] {
+  const s = scale;
+  return [{ is: 'path', d: `M${x + 3 * s} ${y - 5 * s}v${-3 * s}a${3.5 * s} ${3.5 * s} 0 0 1 ${7 * s} 0v${3 * s}`, stroke: c.now, line: 1.8 * s },
+    { is: 'rect', x, y: y - 5.5 * s, w: 13 * s, h: 9 * s, r: 2 * s, fill: c.now },
+    { is: 'text', x: x + 18 * s, y: y + 3 * s, text: by, size: 12.5 * s, bold: true, fill: c.now }];
+}
+
+/** What does not move. */
+export function still(c: Colours, plan: Plan, apart: Apart, acting: readonly number[], locks: Locks): Shape[] {
+  const { scale, narrow, lanes, cpus, depot, tiles, pages, chips, hidden, slabs } = plan;
+  const shapes: Shape[] = [{ is: 'rect', x: 0, y: 0, w: plan.w, h: plan.h, fill: c.card }];
+  for (const { name, note, box } of lanes) {
+    if (narrow) {
+      shapes.push({ is: 'text', x: box.x, y: box.y - 4 * scale, text: name, size: 12.5 * scale, bold: true, fill: c.ink },
+        { is: 'text', x: box.x + (name.length * 9 + 8) * scale, y: box.y - 4 * scale, text: note, size: 12 * scale, fill: c.quiet });
+    } else {
+      const middle = name === 'pages' ? box.y + 13 * scale : box.y + Math.min(box.h / 2, 44 * scale);
+      shapes.push({ is: 'text', x: 18, y: middle, text: name, size: 16 * scale, bold: true, fill: c.ink }, { is: 'text', x: 18, y: middle + 17 * scale, text: note, size: 12 * scale, fill: c.quiet });
+    }
+  }
+  const by = acting.length ? `locked by CPU ${acting[0]}` : 'locked';
+  cpus.forEach((own, cpu) => {
+    const acts = acting.includes(cpu), small = own.box.w < 190 * scale;
+    if (cpus.length <= 8 && !narrow) {
+      const { x, y, w, h } = own.program;
+      shapes.push({ is: 'path', d: `M${x} ${y + h + 7}H${x + w}`, stroke: c.line, dash: [2, 4] });
+    }
+    shapes.push({ is: 'rect', ...own.box, r: 10, fill: c.soft, ...(acts && { stroke: c.ink, line: 2 }) });
+    const size = (cpus.length > 8 ? 11 : small ? 12 : 15) * scale, y = own.box.y + (cpus.length > 8 ? 11 : small ? 15 : 23) * scale, x = own.box.x + (small ? 6 : 12);
+    shapes.push({ is: 'text', x, y, text: small && own.box.w < 50 ? String(cpu) : `CPU ${cpu}`, size, bold: true, fill: c.ink });
+    if (own.room && own.box.w >= 78 && (small || !plan.hands || own.alloc.x - x > 118 * scale)) {
+      const said = small ? `${grouped(own.ids)}${own.box.w > 140 ? ` of ${grouped(own.room)}` : own.room < 100 ? `/${grouped(own.room)}` : ''}` : `${grouped(own.ids)} of ${grouped(own.room)}${own.room > 32 ? ' pointers' : ''}`;
+      shapes.push({ is: 'text', x: small ? own.box.x + own.box.w - 6 : x + 62 * scale, y, text: said, size: (small ? 10.5 : 13) * scale, fill: c.quiet, align: small ? 'right' : 'left' });
+    }
+    for (const one of own.trays) shapes.push(...tray(c, one, c.cached, scale));
+    if (own.over) shapes.push({ is: 'text', x: own.program.x + own.program.w, y: own.program.y + 10, text: `+${grouped(own.over)}`, size: 11 * scale, fill: c.quiet, align: 'right' });
+  });
+  if (depot) {
+    shapes.push({ is: 'rect', ...depot.box, r: 10, fill: c.soft, ...(locks.depot && { stroke: c.now, line: 2.5 }) });
+    for (const one of depot.trays) shapes.push(...tray(c, one, c.depot, scale));
+    const full = depot.trays.filter(({ ids }) => ids.length).length, { x, y, w, h } = depot.box, last = depot.trays.at(-1)?.box;
+    const free = last ? x + w - last.x - last.w : w;
+    if (locks.depot) shapes.push(...(free > 160 * scale ? lock(c, x + w - 150 * scale, y + h / 2 + 3, scale, by) : lock(c, x + w - 128 * scale, y - 7 * scale, scale, by)));
+    else if (!full && !narrow && free > 80 * scale) shapes.push({ is: 'text', x: x + w - 14, y: y + h / 2 + 4, text: 'empty', size: 13 * scale, fill: c.quiet, align: 'right' });
+  }
+  if (locks.slabs && !narrow) shapes.push(...lock(c, 18, slabs.y + Math.min(slabs.h / 2, 44 * scale) + 38 * scale, scale, by.replace('locked by ', 'lock: ')));
+  else if (locks.slabs) shapes.push(...lock(c, slabs.x + slabs.w - 128 * scale, slabs.y - 6 * scale, scale, by));
+  if (!tiles.size) shapes.push({ is: 'text', x: slabs.x + 8, y: slabs.y + 26, text: 'no slab yet', size: 13 * scale, fill: c.quiet });
+  if (plan.uncounted) {
+    const { x, y, w, h } = lanes[0]!.box;
+    shapes.push({ is: 'text', x: x + w / 2, y: y + h / 2 + 6 * scale, text: `${grouped(plan.uncounted)} pointers`, size: 17 * scale, bold: true, fill: c.used, align: 'center' });
+  }
+  if (hidden) shapes.push({ is: 'text', x: slabs.x + slabs.w, y: slabs.y - 4, text: `${grouped(hidden)} more slabs are not drawn`, size: 12 * scale, fill: c.quiet, align: 'right' });
+  if (pages) {
+    for (const { x, y, w, h, is, parts } of pages.cells) {
+      if (parts) {
+        shapes.push({ is: 'rect', x: x + 0.5, y, w: Math.max(w - 1, 1), h, fill: c.soft });
+        let foot = y + h;
+        parts.forEach((part, i) => {
+          const high = part * h;
+          if (high >= 0.25) shapes.push({ is: 'rect', x: x + 0.5, y: foot -= high, w: Math.max(w - 1, 1), h: high, fill: i === 0 ? c['page-slab'] : i === 1 ? c['page-other'] : blended(c.card, c['page-cpu'], 0.34) });
+        });
+        continue;
+      }
+      const side = w * 0.78, at = { x: x + w * 0.11, y: y + h * 0.11, w: side, h: side, r: side * 0.15 };
+      shapes.push(is === 2 ? { is: 'rect', ...at, fill: c['page-slab'] } : is === 0 ? { is: 'rect', ...at, stroke: c.line, line: 1 }
+        : { is: 'rect', ...at, fill: blended(c.card, is === 1 ? c['page-cpu'] : c['page-other'], is === 1 ? 0.34 : 1) });
+    }
+  }
+  const shown = [...tiles.values()].filter(({ page }) => !apart.tiles.has(page));
+  if (shown[0] && !shown[0].head && cellOf(shown[0], 0).w < SMALL) shapes.push(...smallCells(c, shown));
+  else for (const own of shown) shapes.push(...tile(c, own, scale));
+  for (const [id, { x, y, r, holder }] of chips) if (!apart.chips.has(id)) shapes.push(chip(c, x, y, r, holder, holder, 0));
+  return shapes;
+}
+
+/** The way of a batch, as an arrow. */
+function trail(c: Colours, { from, to, count, before, after }: Group, alpha: number, { scale, narrow }: Plan): Shape[] {
+  const a = { x: before.x + before.w / 2, y: before.y + before.h / 2 }, b = { x: after.x + after.w / 2, y: after.y + after.h / 2 };
+  const length = Math.hypot(b.x - a.x, b.y - a.y);
+  if (length < 30) return [];
+  const bend = Math.min(length * 0.15, 40) * (b.x >= a.x ? 1 : -1), mx = (a.x + b.x) / 2, my = (a.y + b.y) / 2 - Math.abs(b.x - a.x) * 0.1;
+  const turn = Math.atan2(b.y - my, b.x - (mx + bend * 0.2)), head = 9 * scale;
+  const corner = (by: number) => `${b.x - head * Math.cos(turn + by)} ${b.y - head * Math.sin(turn + by)}`;
+  const holder = to === 'program' ? 'program' : to === 'depot' ? 'depot' : to.startsWith('cpu') ? 'cpu' : from === 'depot' ? 'depot' : 'cpu', colour = colourOf(c, holder);
+  const shapes: Shape[] = [{ is: 'path', d: `M${a.x} ${a.y}Q${mx} ${my} ${b.x} ${b.y}`, stroke: colour, line: 2 * scale, alpha: alpha * 0.6, ...(count > 1 ? {} : { dash: [4, 4] }) },
+    { is: 'path', d: `M${b.x} ${b.y}L${corner(0.42)}L${corner(-0.42)}Z`, fill: colour, alpha }];
+  if (count > 1) {
+    const text = String(count), wide = (text.length * 8 + 12) * scale, t = narrow ? 0.12 : 0.45, x = (1 - t) ** 2 * a.x + 2 * t * (1 - t) * mx + t ** 2 * b.x, y = (1 - t) ** 2 * a.y + 2 * t * (1 - t) * my + t ** 2 * b.y;
+    shapes.push({ is: 'rect', x: x - wide / 2, y: y - 10 * scale, w: wide, h: 20 * scale, r: 10 * scale, fill: c.card, stroke: colour, line: 1.5 }, { is: 'text', x, y: y + 4.5 * scale, text, size: 13 * scale, bold: true, fill: colour, align: 'center' });
+  }
+  return shapes;
+}
+
+export const trails = (c: Colours, plan: Plan, change: Change, alpha: number): Shape[] => change.groups.flatMap((group) => trail(c, group, alpha, plan));
+
+/** What moves, at a share of the change. */
+export function moving(c: Colours, before: Plan, after: Plan, change: Change, t: number): Shape[] {
+  const shapes: Shape[] = [], { scale } = after;
+  for (const page of [...change.born, ...change.died]) {
+    const own = after.tiles.get(page) ?? before.tiles.get(page);
+    if (own) shapes.push(...tile(c, own, scale, grown(change, page, t)));
+  }
+  // A cell shows its old state until its pointer is half way.
+  for (const move of change.moves) {
+    const { id, begin, end } = move, page = Math.floor(id / 65536), old = before.tiles.get(page), own = after.tiles.get(page);
+    if (!old || !own || t >= (begin + end) / 2) continue;
+    const letter = old.objects[id % 65536] ?? '.', box = cellOf(own, id % 65536);
+    shapes.push({ is: 'rect', ...box, fill: c.card }, ...cell(c, box, letter, cpuOf(letter)));
+  }
+  shapes.push(...trails(c, after, change, 0.35 + 0.4 * share(t, 0.6, 1)));
+  for (const { from, to, before: one, after: other, begin, end, count } of change.groups) {
+    // A magazine travels as a whole.
+    if (count < 2 || (from !== 'depot') === (to !== 'depot') || t <= begin || t >= end) continue;
+    const { t: part } = onTheWay(change.moves.find((move) => move.from.place === from && (move.via ?? move.to).place === to)!, t), box = mixedBox(one, other, part);
+    shapes.push({ is: 'rect', x: box.x - 5, y: box.y - 5, w: box.w + 10, h: box.h + 10, r: 12, fill: c.card, stroke: c.ink, line: 1.5 });
+  }
+  for (const move of change.moves) {
+    const { x, y, r, from, to, t: part } = onTheWay(move, t);
+    const gone = to.place.startsWith('slab') && t >= move.end || from.place.startsWith('slab') && t < move.begin;
+    if (!gone) shapes.push(chip(c, x, y, r, holderSeen(from), holderSeen(to), part));
+  }
+  return shapes;
+}
+
+/** A pointer that leaves a slab, or comes to one, is drawn as who has it otherwise. */
+const holderSeen = ({ holder }: Chip): Holder => (holder === 'slab' ? 'cpu' : holder);
+
+/** A pointer and its object, joined. */
+export function joined(c: Colours, plan: Plan, id: Id): Shape[] {
+  const own = plan.chips.get(id), at = atCell(plan, id);
+  if (!at) return [];
+  const ring = ({ x, y, r }: { x: number; y: number; r: number }): Shape[] => [
+    { is: 'rect', x: x - r, y: y - r, w: 2 * r, h: 2 * r, r: r * 0.5, stroke: c.card, line: 5 }, { is: 'rect', x: x - r, y: y - r, w: 2 * r, h: 2 * r, r: r * 0.5, stroke: c.ink, line: 2.5 }];
+  const shapes = ring({ ...at, r: Math.max(at.r * 1.9, 5) });
+  if (own) shapes.unshift({ is: 'path', d: `M${own.x} ${own.y}L${at.x} ${at.y}`, stroke: c.card, line: 5 }, { is: 'path', d: `M${own.x} ${own.y}L${at.x} ${at.y}`, stroke: c.ink, line: 2 });
+  if (own) shapes.push(...ring({ ...own, r: own.r + 3 }));
+  return shapes;
+}
+
+const LEGEND: readonly (readonly [holder: Holder, means: string])[] = [['program', 'in use'], ['cpu', 'free, held by a CPU'], ['depot', 'free, in the depot'], ['slab', 'free in its slab']];
+
+/** What colours and shapes mean: discs, squares and diamonds are pointers; what is in a slab are the objects. */
+export function legend(c: Colours, { legend: { x, y, w }, scale, narrow, depot, pages }: Plan, depotName: string): Shape[] {
+  const shapes: Shape[] = [], size = (narrow ? 12 : 13) * scale;
+  let at = x, line = y + 14 * scale;
+  const item = (text: string, mark: (x: number, y: number) => Shape[], marks = 1) => {
+    const wide = marks * 16 * scale + text.length * size * 0.56 + 16 * scale;
+    if (at + wide > x + w && at > x) [at, line] = [x, line + 17 * scale];
+    shapes.push(...mark(at, line), { is: 'text', x: at + marks * 16 * scale + 2, y: line, text, size, fill: c.quiet });
+    at += wide;
+  };
+  const side = 12 * scale;
+  for (const [holder, means] of LEGEND) {
+    if (holder === 'depot' && !depot) continue;
+    item(means.replace('depot', depotName || 'depot'), (x, y) => (holder === 'slab' ? cell(c, { x, y: y - side + 2, w: side, h: side }, '.', null) : [chip(c, x + side / 2, y - side / 2 + 2, side / 2, holder, holder, 0)]));
+  }
+  if (pages) {
+    if (pages.cells[0]?.parts) item('page of other users', (x, y) => [{ is: 'rect', x, y: y - side + 2, w: side, h: side, r: 2, fill: c['page-other'] }]);
+    item('page of a slab', (x, y) => [{ is: 'rect', x, y: y - side + 2, w: side, h: side, r: 2, fill: c['page-slab'] }]);
+    item('page that a CPU keeps', (x, y) => [{ is: 'rect', x, y: y - side + 2, w: side, h: side, r: 2, fill: blended(c.card, c['page-cpu'], 0.34) }]);
+  }
+  return shapes;
+}

@@ -1,0 +1,117 @@
+// node stage.mjs ENGINE.wasm FOLDER: what the stage shows and moves, as functions of moments of the engine, without a browser. FOLDER takes
+// the built modules.
+import assert from 'node:assert/strict';
+import { readFileSync } from 'node:fs';
+import { join, resolve } from 'node:path';
+import { pathToFileURL } from 'node:url';
+import { build } from 'vite';
+import { Engine } from '../built/travel.js';
+
+const [wasm, folder] = process.argv.slice(2);
+const outDir = resolve(folder, 'stage'), source = (name) => new URL(`../src/stage/${name}.ts`, import.meta.url).pathname;
+const names = ['moment', 'plan', 'motion', 'paint', 'ink'];
+await build({ configFile: false, logLevel: 'error', build: { outDir, emptyOutDir: true, minify: false, target: 'es2023', lib: { entry: Object.fromEntries(names.map((name) => [name, source(name)])), formats: ['es'] } } });
+const [{ momentOf, placeOf, traysOf }, { NOTHING, extended, plan }, { change, onTheWay }, { still, moving, NOTHING_APART }, { asSvg }] =
+  await Promise.all(names.map((name) => import(pathToFileURL(join(outDir, `${name}.js`)))));
+
+/** The moments of a script, and plans of them at a size. */
+async function ran(script, design, size = { w: 1400, h: 600, scale: 1, depot: 'depot', hands: true }) {
+  const engine = await Engine.open(readFileSync(wasm), script.join('\n'), 0, design), moments = [];
+  for (let n = 0; n <= engine.about.operations; n++) {
+    const view = JSON.parse(engine.view(n, [0]));
+    moments.push(momentOf(view, 0, engine.map().slice(), moments.at(-1)));
+  }
+  const extent = moments.reduce(extended, { ...NOTHING, cpus: engine.about.cpus, trays: 4 });
+  const plans = moments.map((moment) => plan(moment, extent, size));
+  const changes = moments.map(({ view: { steps } }, n) => (n ? change(plans[n - 1], plans[n], steps) : null));
+  return { moments, plans, changes };
+}
+const SMALL = 'uslab:capacity=8:stock=0';
+const warm = ['cpus 4', 'cache dentry 256', '0 alloc 17', '0 free 17', ...[1, 2, 3].flatMap((cpu) => [`${cpu} alloc`, `${cpu} free`]), '0 shrink'];
+
+// --- a batch from a slab; then a pop ---
+{
+  const { plans, changes, moments } = await ran([...warm, '0 alloc 2', '0 shrink'], SMALL);
+  const [first, second, last] = changes.slice(-3);
+  assert.equal(first.born.length, 1);
+  assert.equal(first.moves.length, 8, 'seven to the magazine, one to the program');
+  const handed = first.moves.filter(({ to }) => to.place === 'program');
+  assert.deepEqual(handed.map(({ via, from }) => [via.place, from.place.split(' ')[0]]), [['cpu 0', 'slab']], 'it passes its CPU');
+  assert.deepEqual(first.groups.map(({ count, to }) => [count, to]), [[8, 'cpu 0']]);
+  assert.deepEqual(second.moves.map(({ from, to }) => [from.place, to.place]), [['cpu 0', 'program']]);
+  assert.equal(second.born.length + second.died.length, 0);
+  assert.equal(last.moves.filter(({ from, to }) => from.place === 'cpu 0' && to.place.startsWith('slab')).length, 6, 'shrinking returns what the CPU has');
+  assert(first.ms > second.ms);
+  const stack = moments.at(-2).shown.cpus[0][0];
+  assert.deepEqual([stack.objects, stack.room, stack.places.length], [6, 16, 6]);
+  assert.deepEqual(traysOf([stack], 8).map(({ name, ids }) => [name, ids.length]), [["loaded", 6], ["previous", 0]]);
+  assert.equal(plans.at(-1).chips.size, 2, 'two are with the program');
+}
+
+// --- a full stack: a magazine goes to the depot as one, and from there to another CPU ---
+{
+  const { plans, changes, moments } = await ran([...warm, '0 alloc 17', '0 free 10 newest', '1 alloc'], SMALL);
+  const given = changes.at(-2), taken = changes.at(-1);
+  assert.deepEqual(given.groups.map(({ from, to, count }) => [from, to, count]), [['cpu 0', 'depot', 8], ['program', 'cpu 0', 1]]);
+  const [together] = given.groups, own = given.moves.filter(({ to }) => to.place === 'depot');
+  assert(own.every(({ begin, end }) => begin === together.begin && end === own[0].end), 'a magazine moves as a whole');
+  assert(given.moves.find(({ from }) => from.place === 'program').begin >= together.end, 'there is room before the freed one comes');
+  assert.deepEqual(taken.groups.map(({ from, to, count }) => [from, to, count]), [['depot', 'cpu 1', 8]]);
+  // The same pointers: identity is kept.
+  assert.deepEqual(new Set(taken.moves.map(({ id }) => id)), new Set(own.map(({ id }) => id)));
+  const trays = traysOf(moments.at(-2).shown.cpus[0], 8);
+  assert.deepEqual(trays.map(({ name, ids }) => [name, ids.length]), [['previous', 8], ['loaded', 1]]);
+  assert(plans.at(-2).depot.trays.some(({ ids }) => ids.length === 8));
+}
+
+// --- every moment, at every size: the way begins at one moment and ends at the next, nothing is outside, nothing lies upon another ---
+const story = [...warm, '0 alloc 40', '0 free 20 newest', '1 free 12 oldest', '2 alloc 21', '3 free 9 oldest', '0 shrink', '3 alloc 5'];
+let compared = 0;
+for (const design of [SMALL, 'uslab', 'slub', 'sheaves:sheaf_capacity=8', 'slab', 'magazines01', 'bonwick94']) {
+  for (const size of [{ w: 1400, h: 600 }, { w: 374, h: 520 }]) {
+    const { plans, changes, moments } = await ran(story, design, { scale: 1, depot: design === 'slub' || design === 'bonwick94' ? '' : 'depot', hands: true, ...size });
+    for (const [n, own] of plans.entries()) {
+      const before = plans[n - 1], seen = change && changes[n];
+      for (const move of seen?.moves ?? []) {
+        const [first, last] = [onTheWay(move, 0), onTheWay(move, 1)];
+        assert.deepEqual([first.x, first.y, last.x, last.y], [move.from.x, move.from.y, move.to.x, move.to.y]);
+        if (before.chips.has(move.id)) assert.deepEqual(move.from, before.chips.get(move.id));
+        if (own.chips.has(move.id)) assert.deepEqual(move.to, own.chips.get(move.id));
+      }
+      // What does not move is where it was.
+      const moved = new Set(seen?.moves.map(({ id }) => id));
+      if (before) for (const [id, { x, y }] of own.chips) if (!moved.has(id)) assert.deepEqual([before.chips.get(id)?.x, before.chips.get(id)?.y], [x, y], `${design}, moment ${n}`);
+      for (const { x, y, r } of own.chips.values()) assert(x - r >= 0 && y - r >= 0 && x + r <= size.w && y + r <= size.h, `${design}: a pointer is outside`);
+      for (const { box } of own.tiles.values()) assert(box.x >= 0 && box.x + box.w <= size.w + 1 && box.y + box.h <= size.h, `${design}: a slab is outside`);
+      const places = [...own.chips.values()].map(({ x, y }) => `${x.toFixed(1)} ${y.toFixed(1)}`);
+      assert.equal(new Set(places).size, places.length, `${design}, moment ${n}: two pointers at one place`);
+      // Each pointer that a level has is of an object that has that holder in its slab.
+      for (const [id, { holder }] of own.chips) {
+        const [page, index] = placeOf(id), letter = own.tiles.get(page).objects[index];
+        assert.equal(letter === 'u' ? 'program' : letter === 'd' ? 'depot' : 'cpu', holder, `${design}, moment ${n}`);
+      }
+      compared++;
+    }
+    assert(moments.at(-1).shown.slabs.length > 0);
+  }
+}
+
+// --- a slab keeps its seat while others come and go; the same moment is the same file ---
+{
+  const { moments, plans, changes } = await ran(story, SMALL);
+  for (const [n, { seats }] of moments.entries()) {
+    for (const [page, seat] of seats.slabs) {
+      const before = moments[n - 1]?.seats.slabs.get(page);
+      assert(before === undefined || before === seat);
+    }
+    assert.equal(new Set(seats.slabs.values()).size, seats.slabs.size);
+  }
+  const colours = Object.fromEntries(['card', 'ink', 'quiet', 'line', 'soft', 'used', 'cached', 'depot', 'free', 'now', 'page-slab', 'page-cpu', 'page-other'].map((name, i) => [name, `#${String(100000 + i * 7777)}`]));
+  const none = { depot: false, slabs: false, pages: false };
+  const svg = () => asSvg([...still(colours, plans.at(-1), NOTHING_APART, [], none), { is: 'text', x: 0, y: 0, text: '<&"', size: 1, fill: '#000000' }], 1400, 600, 'a <moment>');
+  assert.equal(svg(), svg());
+  assert(!/NaN|undefined|<&|Infinity/.test(svg()));
+  const n = changes.findLastIndex((own) => own?.moves.length > 4);
+  for (const t of [0, 0.3, 0.7, 1]) assert(!/NaN|undefined|Infinity/.test(asSvg(moving(colours, plans[n - 1], plans[n], changes[n], t), 1, 1, '')));
+}
+console.log(`PAGE | the stage: ${compared} moments of seven designs, each way begins and ends where it should`);

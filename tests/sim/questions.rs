@@ -1,0 +1,56 @@
+//! The book's chapter "Questions": each command is run, and prints what the page shows.
+
+use crate::cli::said;
+use std::process::Command;
+use uslab_tests::workspace;
+
+const PAGE: &str = include_str!("../../slab/book/src/questions.md");
+
+/// The words of a command, which has no quotes.
+fn words(command: &str) -> Vec<&str> {
+    let command = command.split("  #").next().unwrap_or_default();
+    command.split_whitespace().collect()
+}
+
+/// What follows a command: its text, if the page shows it.
+fn blocks() -> Vec<(&'static str, &'static str)> {
+    let mut fences = PAGE.split("```");
+    fences.next();
+    let (mut blocks, mut command) = (vec![], None);
+    // Every second part is a block.
+    for block in fences.step_by(2) {
+        let (kind, text) = block.split_once('\n').unwrap_or((block, ""));
+        match kind {
+            "console" => command = text.lines().find_map(|line| line.strip_prefix("$ cargo uslab ")),
+            "text" => blocks.push((command.take().expect("a text has a command before it"), text)),
+            _ => panic!("a block of {kind:?}"),
+        }
+    }
+    blocks
+}
+
+#[test]
+fn each_command_prints_what_the_chapter_shows() {
+    let blocks = blocks();
+    assert!(blocks.len() >= 12, "{} answers", blocks.len());
+    for (command, shown) in blocks {
+        let mut uslab = Command::new(uslab_tests::uslab());
+        let output = uslab.args(words(command)).current_dir(workspace()).output().expect("the binary starts");
+        let (code, out, err) = said(&output);
+        assert_eq!(code, Some(0), "{command}: {err}");
+        let mut printed = out.lines().map(str::trim_end);
+        for line in shown.lines().map(str::trim_end).filter(|line| !line.is_empty() && *line != "...") {
+            assert!(
+                printed.any(|printed| printed == line),
+                "{command}: {line:?} is not in this place of\n{out}"
+            );
+        }
+    }
+}
+
+/// A reader gets an answer in five minutes.
+#[test]
+fn the_chapter_is_short() {
+    let words = PAGE.split_whitespace().count();
+    assert!(words <= 1_800, "{words} words");
+}
