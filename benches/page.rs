@@ -125,7 +125,7 @@ impl fmt::Display for Page<'_> {
         writeln!(f, "\n## What is won, what is lost\n")?;
         writeln!(
             f,
-            "Ratios to the best peer in the worst case of the row, of the run with the middle ratio, and the lowest and the highest of all runs; below 1 the row is won. `disturbed` compares with the subject's quiet run, `scaling` with the median peer. `-` was not measured. The command without `--page` also prints the worst cases.\n"
+            "Ratios to the best peer in the worst case of the row, of the run with the middle ratio, and the lowest and the highest of all runs; below 1 the row is won. `disturbed` compares with the subject's quiet run, `scaling` with the median peer. `-` was not measured, or is not for the subject. The command without `--page` also prints the worst cases.\n"
         )?;
         writeln!(f, "Called in the program:\n")?;
         self.won_and_lost(false, f)?;
