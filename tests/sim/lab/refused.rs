@@ -1,4 +1,4 @@
-//! Bad input to `uslab-lab`: exit code 2, a message that says what is accepted, and no partial output.
+//! Bad input to `uslab lab`: exit code 2, a message that says what is accepted, and no partial output.
 
 use super::*;
 use std::path::Path;
