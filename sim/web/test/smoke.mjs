@@ -43,6 +43,7 @@ async function touch(page) {
     const { page } = (await window.uslab.view()).shown[0].slabs[0];
     return [page, await window.uslab.place(page, 0)];
   });
+  await page.evaluate(() => scrollTo(0, 0));
   const box = await page.locator('.stage').first().boundingBox();
   await page.mouse.click(box.x + at.x, box.y + at.y);
   return slab;
@@ -170,6 +171,16 @@ await drive('replay', async (openFile) => {
   const dentry = page.locator('.tab', { hasText: /^dentry/ });
   await dentry.click();
   const cache = Number(await chosen());
+
+  // --- the map of pages: closer, and whose a page is ---
+  const wide = () => page.locator('.map').evaluate((canvas) => canvas.clientWidth);
+  const whole = await wide();
+  await page.click('.closer');
+  assert(Math.abs(await wide() - 2 * whole) < 4);
+  await page.locator('.map').hover({ position: { x: 20, y: 20 } });
+  assert.match(await page.textContent('.owner'), /^Page [\d,]+: (a slab of \w|a block of another user|free|a large object)/);
+  await page.click('.wider');
+  assert.equal(await wide(), whole);
 
   // --- run until: it happens there ---
   const settled = () => page.locator('#stop').waitFor({ state: 'hidden' });

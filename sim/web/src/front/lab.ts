@@ -79,7 +79,7 @@ export function showLab(root: HTMLElement, wasm: WebAssembly.Module, engine: Lab
         ...(questions.length ? [` · seed ${kept.seed} · Predict first: a prediction is not changed any more, and then the answer is shown.`] : []))),
     ...questions.map(ask),
     ...('code' in own.work ? [codeOf(own.name, own.work.code)] : []),
-    ...(questions.some(({ script }) => script) ? [legend()] : []));
+    ...(questions.some(({ script }) => script) ? [legend(false)] : []));
   history.replaceState(null, '', link('lab', { name: own.name, seed: String(kept.seed) }));
   return {
     view: () => ({ lab: own.name, seed: kept.seed, predicted: kept.of(own.name), runs: runs.map((run) => run.view()) }),

@@ -107,7 +107,7 @@ export async function showMachine(root: HTMLElement, wasm: WebAssembly.Module, o
   root.replaceChildren(made('div', { className: 'first' }, made('h2', {}, own.title, ' ', made('span', { className: 'quiet' }, own.card)), player.root),
     made('section', {}, made('h3', {}, 'Jump to'), chapters, made('p', { className: 'what' }, own.what), facts,
       made('div', { className: 'bar' }, made('label', {}, 'design ', list), names, made('a', { href: '#designs' }, 'list of designs')),
-      made('details', {}, made('summary', {}, 'The script'), text, rerun)), legend());
+      made('details', {}, made('summary', {}, 'The script'), text, rerun)), legend(true));
   await player.attempt(() => player.run(values.get('do')?.split(';') ?? own.script, values.get('design') ?? own.design));
   if (!player.views.length) {
     // What is wrong with the link is still shown.

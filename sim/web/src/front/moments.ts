@@ -88,8 +88,8 @@ export class Picture {
   }
 }
 
-/** What a script's run is read by. */
-export const legend = (): HTMLElement => made('section', { className: 'legend', ariaLabel: 'How to read it' }, made('h2', {}, 'How to read it'),
+/** What a script's run is read by; `hands`: CPUs can be told what to do. */
+export const legend = (hands: boolean): HTMLElement => made('section', { className: 'legend', ariaLabel: 'How to read it' }, made('h2', {}, 'How to read it'),
   made('p', { className: 'quiet' }, 'Memory does not move: each object has its cell in a slab. Pointers move. A chip is the pointer to one object; the cell shows who has it. Point at one to see the other.'),
   made('p', { className: 'quiet' }, 'The tag before a sentence is the highest level that the operation used: cpu (no lock), depot, slab, pages, or commit (the system maps or unmaps memory).'),
-  made('p', { className: 'quiet' }, 'Keys: space plays and pauses, arrows step, Home and End go to the ends, a digit allocates on that CPU, with Shift it frees, l copies the link, p fills the screen.'));
+  made('p', { className: 'quiet' }, `Keys: space plays and pauses, arrows step, Home and End go to the ends${hands ? ', a digit allocates on that CPU, with Shift it frees, l copies the link, p fills the screen' : ''}.`));

@@ -56,7 +56,7 @@ const lowest = (taken: Set<number>): number => {
 };
 
 /** Most pointers of the program that are shown one by one. */
-const MOST_USED = 2000;
+const MOST_USED = 400;
 
 /** The seats after a moment: those of `before`, and the lowest free ones for what is new. */
 export function seated(shown: ShownCache | null, steps: readonly Step[], before: Seats = NO_SEATS): Seats {

@@ -140,7 +140,7 @@ export function still(c: Colours, plan: Plan, apart: Apart, acting: readonly num
       shapes.push({ is: 'text', x: 18, y: middle, text: name, size: 16 * scale, bold: true, fill: c.ink }, { is: 'text', x: 18, y: middle + 17 * scale, text: note, size: 12 * scale, fill: c.quiet });
     }
   }
-  const by = acting.length ? `locked by CPU ${acting[0]}` : 'locked';
+  const by = acting.length ? `locked by CPU ${acting[0]}` : 'locked', short = acting.length ? `lock: CPU ${acting[0]}` : 'locked';
   cpus.forEach((own, cpu) => {
     const acts = acting.includes(cpu), small = own.box.w < 190 * scale;
     if (cpus.length <= 8 && !narrow) {
@@ -162,10 +162,10 @@ export function still(c: Colours, plan: Plan, apart: Apart, acting: readonly num
     for (const one of depot.trays) shapes.push(...tray(c, one, c.depot, scale));
     const full = depot.trays.filter(({ ids }) => ids.length).length, { x, y, w, h } = depot.box, last = depot.trays.at(-1)?.box;
     const free = last ? x + w - last.x - last.w : w;
-    if (locks.depot) shapes.push(...(free > 160 * scale ? lock(c, x + w - 150 * scale, y + h / 2 + 3, scale, by) : lock(c, x + w - 128 * scale, y - 7 * scale, scale, by)));
+    if (locks.depot) shapes.push(...(free > 160 * scale ? lock(c, x + w - 150 * scale, y + h / 2 + 3, scale, by) : narrow ? lock(c, x + w - 128 * scale, y - 7 * scale, scale, by) : lock(c, 18, y + Math.min(h / 2, 44 * scale) + 38 * scale, scale, short)));
     else if (!full && !narrow && free > 80 * scale) shapes.push({ is: 'text', x: x + w - 14, y: y + h / 2 + 4, text: 'empty', size: 13 * scale, fill: c.quiet, align: 'right' });
   }
-  if (locks.slabs && !narrow) shapes.push(...lock(c, 18, slabs.y + Math.min(slabs.h / 2, 44 * scale) + 38 * scale, scale, by.replace('locked by ', 'lock: ')));
+  if (locks.slabs && !narrow) shapes.push(...lock(c, 18, slabs.y + Math.min(slabs.h / 2, 44 * scale) + 38 * scale, scale, short));
   else if (locks.slabs) shapes.push(...lock(c, slabs.x + slabs.w - 128 * scale, slabs.y - 6 * scale, scale, by));
   if (!tiles.size) shapes.push({ is: 'text', x: slabs.x + 8, y: slabs.y + 26, text: 'no slab yet', size: 13 * scale, fill: c.quiet });
   if (plan.uncounted) {
@@ -197,7 +197,7 @@ export function still(c: Colours, plan: Plan, apart: Apart, acting: readonly num
 }
 
 /** The way of a batch, as an arrow. */
-function trail(c: Colours, { from, to, count, before, after }: Group, alpha: number, { scale, narrow }: Plan): Shape[] {
+function trail(c: Colours, { from, to, count, before, after }: Group, alpha: number, { scale, cpus, hands }: Plan): Shape[] {
   const a = { x: before.x + before.w / 2, y: before.y + before.h / 2 }, b = { x: after.x + after.w / 2, y: after.y + after.h / 2 };
   const length = Math.hypot(b.x - a.x, b.y - a.y);
   if (length < 30) return [];
@@ -208,7 +208,7 @@ function trail(c: Colours, { from, to, count, before, after }: Group, alpha: num
   const shapes: Shape[] = [{ is: 'path', d: `M${a.x} ${a.y}Q${mx} ${my} ${b.x} ${b.y}`, stroke: colour, line: 2 * scale, alpha: alpha * 0.6, ...(count > 1 ? {} : { dash: [4, 4] }) },
     { is: 'path', d: `M${b.x} ${b.y}L${corner(0.42)}L${corner(-0.42)}Z`, fill: colour, alpha }];
   if (count > 1) {
-    const text = String(count), wide = (text.length * 8 + 12) * scale, t = narrow ? 0.12 : 0.45, x = (1 - t) ** 2 * a.x + 2 * t * (1 - t) * mx + t ** 2 * b.x, y = (1 - t) ** 2 * a.y + 2 * t * (1 - t) * my + t ** 2 * b.y;
+    const text = String(count), wide = (text.length * 8 + 12) * scale, t = hands && cpus[0]!.box.w < 190 * scale ? 0.12 : 0.45, x = (1 - t) ** 2 * a.x + 2 * t * (1 - t) * mx + t ** 2 * b.x, y = (1 - t) ** 2 * a.y + 2 * t * (1 - t) * my + t ** 2 * b.y;
     shapes.push({ is: 'rect', x: x - wide / 2, y: y - 10 * scale, w: wide, h: 20 * scale, r: 10 * scale, fill: c.card, stroke: colour, line: 1.5 }, { is: 'text', x, y: y + 4.5 * scale, text, size: 13 * scale, bold: true, fill: colour, align: 'center' });
   }
   return shapes;

@@ -254,10 +254,10 @@ export function plan(moment: Moment, extent: Extent, { w, h, scale, depot, hands
   const counts = shown ? view.caches[shown.cache] : undefined;
   const narrow = w < 700, edge = narrow ? 8 : 18, gutter = narrow ? 0 : 140 * scale, head = narrow ? 16 * scale : 0, gap = narrow ? 4 : 14;
   const left = edge + gutter, wide = w - left - edge;
-  const foot = bare ? 0 : (narrow ? 34 : 20) * scale, legend: Box = { x: edge, y: h - edge / 2 - foot, w: w - 2 * edge, h: foot };
+  const foot = bare ? 0 : (narrow ? 34 : w < 1000 * scale ? 38 : 20) * scale, legend: Box = { x: edge, y: h - edge / 2 - foot, w: w - 2 * edge, h: foot };
   const [first, count] = extent.pages;
   const whole = count > MOST_PAGES, strip = count > 0 && !whole, across0 = narrow ? 64 : 128;
-  const acrossPages = whole ? across0 : strip ? Math.min(count, narrow ? 64 : Math.max(Math.ceil(count / 128) * 64, 64)) : 1;
+  const acrossPages = whole ? across0 : strip ? Math.min(count, w < 1000 ? 64 : Math.max(Math.ceil(count / 128) * 64, 64)) : 1;
   const pageSide = whole ? wide / acrossPages : Math.min(wide / acrossPages, 16), pageRows = strip ? Math.ceil(count / acrossPages) : 0, bars = (narrow ? 16 : 30) * scale;
   const parts: [name: string, note: string, share: number][] = [
     ['program', 'objects in use', narrow ? 0.11 : 0.13],
