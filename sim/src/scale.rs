@@ -251,7 +251,7 @@ pub fn scale<P: Policy>(options: &Options<P>, progress: &Progress) -> Result<Sca
                 let outcome = point(design, at, profile)?;
                 let [slow, fast] = [&ends[0], &ends[1]].map(|end| point(design, at, end));
                 let (slow, fast) = (slow?.operations_per_us, fast?.operations_per_us);
-                // Who waits for whom changes with prices: a slower machine may have a better order.
+                // The order in which CPUs wait changes with prices: a slower machine may have a better order.
                 bounds.push([slow.min(outcome.operations_per_us), fast.max(outcome.operations_per_us)]);
                 points.push(outcome);
                 done += 1;

@@ -48,7 +48,7 @@ struct Magic {
     read_by: &'static [&'static str],
 }
 
-/// What reads a dump.
+/// The tools that read a dump.
 const DUMP: &str = "if it is a vmcore, crash's `kmem -s` or drgn-tools' `corelens FILE -M slabinfo`: `uslab slabs` reads what they print";
 
 const MAGICS: [Magic; 9] = [

@@ -287,7 +287,7 @@ fn what_is_no_link_no_file_and_no_heading_is_told_apart() {
 }
 
 /// Lines of shipping code of each crate, without comments, docs, tests, and code for checkers only, as ARCHITECTURE.md's first
-/// table has them. Examples and benches are not counted. Two numbers of the allocator's crates may not exceed those of its second
+/// table has them. Examples and benches are not counted. Two numbers of the allocator's crates have an upper bound in its second
 /// table: lines with a checker's `cfg` for each 1,000 shipping lines, and the lines of the longest function. `WRITE=1` writes both
 /// tables, the second one with what is less.
 #[test]

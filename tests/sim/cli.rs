@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use uslab_sim::trace::PageSize;
 use uslab_tests::workspace;

@@ -150,7 +150,7 @@ fn causes(release: &str, design: &str, lines: &[&str], [before, after]: [(u64, u
     cache["causes"].as_array().cloned().unwrap_or_default()
 }
 
-/// A counterfactual design was once said to choose other slabs, where it was meant to.
+/// Regression test: a counterfactual design was reported to choose other slabs, which is its purpose.
 #[test]
 fn each_cause_of_a_mismatch_is_the_one_that_made_it() {
     let named = |name: &str, n: u64| serde_json::json!({ name: n });

@@ -5,7 +5,7 @@ mod refused;
 use crate::study::findings;
 use serde_json::Value;
 use std::collections::BTreeSet;
-use std::process::{Command, Output};
+use std::process::Output;
 use uslab_tests::workspace;
 
 fn lab(args: &[&str]) -> Output {
@@ -176,7 +176,7 @@ fn every_experiment_runs_quickly_and_says_where_it_measured() {
     for name in experiments() {
         let folder = Folder::new();
         let [data, csv, html] = ["json", "csv", "html"].map(|form| folder.path(form));
-        let output = Command::new(uslab_tests::lab())
+        let output = uslab_tests::lab()
             .args([&name, "--quick", "--json", &data, "--csv", &csv, "--html", &html])
             .env("PATH", "")
             .output()
@@ -454,7 +454,7 @@ fn standard_output_has_another_name() {
     let path = folder.file("out.csv", "");
     let out = std::fs::File::options().write(true).open(&path).unwrap();
     let args = ["race", "--exact", "--quick", "--csv", "/dev/stdout"];
-    let status = Command::new(uslab_tests::lab()).args(args).stdout(out).status().unwrap();
+    let status = uslab_tests::lab().args(args).stdout(out).status().unwrap();
     let text = std::fs::read_to_string(&path).unwrap();
     assert!(status.success() && text.starts_with("part,row,column,value\n"), "{text}");
     assert!(!text.contains("race: "), "no text beside it");

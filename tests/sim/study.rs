@@ -18,7 +18,6 @@
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use uslab_tests::workspace;
 
 /// The page of findings, relative to the workspace.
@@ -125,7 +124,7 @@ fn every_claim_has_an_answer_and_every_answer_evidence_that_exists() {
     let rows = rows(&std::fs::read_to_string(root.join(ROWS)).unwrap());
     let mut all = Vec::new();
     sources(root, &mut all);
-    let list = Command::new(uslab_tests::lab()).output().unwrap();
+    let list = uslab_tests::lab().output().unwrap();
     let list = String::from_utf8(list.stdout).unwrap();
     let experiments: Vec<&str> = list.lines().filter_map(|line| line.split(' ').next()).collect();
 

@@ -35,11 +35,11 @@ pub(super) struct Args {
     /// The new folder.
     #[arg(long, value_name = "FOLDER", default_value = "recording")]
     out: PathBuf,
-    /// How long, where there is no COMMAND. Default: 10.
+    /// Seconds to record without a COMMAND. Default: 10.
     #[arg(long, value_name = "N", conflicts_with_all = ["command", "qemu"], value_parser = clap::value_parser!(u64).range(1..))]
     seconds: Option<u64>,
-    /// Memory of each CPU's trace buffer: bytes, or with K, M, G. An event takes some 50. The running kernel's are emptied all the time;
-    /// those of a booted one hold the whole trace.
+    /// Memory of each CPU's trace buffer: bytes, or with K, M, G. An event takes some 50. The running kernel's buffers are emptied all the time;
+    /// a booted kernel's buffers hold the whole trace.
     #[arg(long, value_name = "BYTES", default_value = "64M", value_parser = bytes)]
     buffer: u64,
     /// Shrink all caches before the table `before`, and again after `after`, before a last table `end`. It costs the running kernel a

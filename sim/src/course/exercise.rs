@@ -16,8 +16,8 @@ use uslab_engine::course::{Check, Verdict};
 /// Built from `sim/web` by `.ci/web --write`.
 const TEMPLATE: &str = include_str!("../../web/built/failure.html");
 
-/// An exercise runs in the process that says what came of it. Only what says so with a word that this process was given before, and
-/// that nothing else of it holds, is believed.
+/// The program that runs an exercise and reports the marks. The exercise is in the same process, so the report counts only if it
+/// carries a secret word, which the exercise cannot read.
 const MAIN: &str = r#"
 #![allow(dead_code)]
 #![forbid(unsafe_code)]

@@ -15,7 +15,7 @@ enum Kind {
     Frame,
     /// A place in the record, and a length there: a text.
     Text,
-    /// What is left of the record is a text.
+    /// The rest of the record is a text.
     Rest,
 }
 
@@ -146,7 +146,7 @@ fn text(bytes: &[u8]) -> &[u8] {
     bytes.split(|byte| *byte == 0).next().unwrap_or_default()
 }
 
-/// The table of `__print_flags`: `{EXPRESSION, "NAME"}, ...`. What is no expression of numbers is left out.
+/// The table of `__print_flags`: `{EXPRESSION, "NAME"}, ...`. Entries that are not numbers are left out.
 fn flags(print: &str) -> Vec<(u64, String)> {
     let Some((_, table)) = print.split_once("__print_flags(REC->gfp_flags, \"|\",") else { return vec![] };
     let mut flags = vec![];
@@ -243,7 +243,7 @@ struct Strings {
 }
 
 impl Strings {
-    /// Reads /proc/kallsyms. Where addresses are hidden there are none.
+    /// Reads /proc/kallsyms; no symbols if the kernel hides addresses.
     fn new(kallsyms: &str) -> Self {
         let symbol = |line: &str| {
             let mut words = line.split_ascii_whitespace();
@@ -291,7 +291,7 @@ impl Strings {
     }
 }
 
-/// What makes text of records.
+/// Converts records to text.
 #[derive(Debug)]
 pub(super) struct Printer {
     formats: FxHashMap<u16, Format>,

@@ -1,7 +1,7 @@
 //! A trace of a running kernel, with its tables: what `uslab replay` compares with, in one command.
 //!
 //! The steps are the same on the running kernel and in one that is [booted](qemu) for it (`steps.sh`): shell, because a guest has nothing else.
-//! Of the running kernel events are [taken](drain) meanwhile; a guest keeps them in its buffers.
+//! The running kernel's events are [taken](drain) while it records; a guest keeps them in its buffers.
 
 mod drain;
 mod format;
@@ -337,10 +337,10 @@ fn online() -> usize {
     count.unwrap_or_else(|| uslab_magazine::Cpus::os().count()) as usize
 }
 
-/// How often the names of commands are read: the kernel keeps those of the last few hundred processes.
+/// The interval at which the names of commands are read: the kernel keeps the names of the last few hundred processes.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// What is seen of a recording while it runs: the names of commands; and on a terminal, how it goes.
+/// The names of commands, read while a recording runs, and its progress on a terminal.
 struct Seen {
     tracefs: PathBuf,
     instance: PathBuf,

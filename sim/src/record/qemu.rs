@@ -229,7 +229,7 @@ fn kernel(given: &Path) -> anyhow::Result<(PathBuf, Option<PathBuf>)> {
 /// Where modules are, each release's in a folder.
 const MODULES: [&str; 2] = ["lib/modules", "usr/lib/modules"];
 
-/// What is in a folder, if there is one.
+/// The files in a folder; none if there is no such folder.
 fn files(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
     if !folder.is_dir() {
         return Ok(vec![]);
@@ -439,7 +439,7 @@ mod tests {
             (kernel(package).expect("a kernel"), kernel(&file).expect("a kernel")),
             (found.clone(), found)
         );
-        // Packages of 7.x, and those of Fedora and Arch.
+        // Packages of 7.x, of Fedora and of Arch.
         let modules = package.join("usr/lib/modules/7.2");
         fs::create_dir_all(modules.join("kernel")).expect("a folder");
         let with_modules = modules.join("vmlinuz");

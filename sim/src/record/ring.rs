@@ -156,7 +156,7 @@ pub(super) mod tests {
 \tfield: char data;\toffset:16;\tsize:4080;\tsigned:0;
 ";
 
-    /// A page with these records, each so many nanoseconds after the one before.
+    /// A page with these records: nanoseconds since the record before, and bytes.
     pub(in super::super) fn page(time: u64, lost: Option<u64>, records: &[(u32, Vec<u8>)]) -> Vec<u8> {
         let mut data = vec![];
         for (delta, record) in records {

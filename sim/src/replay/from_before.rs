@@ -173,11 +173,11 @@ fn add_unseen(
 ) {
     #[derive(Default)]
     struct Shown {
-        /// Free objects, slabs, and slabs with free objects, of those that no CPU has.
+        /// Free objects, slabs, and slabs with free objects; slabs of a CPU do not count.
         free: i64,
         partial: i64,
         slabs: i64,
-        /// Slabs of which no object is seen to be free.
+        /// Slabs without a known free object.
         full: Vec<usize>,
     }
     let Some(before) = tables.at("before") else { return };

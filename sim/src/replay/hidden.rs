@@ -157,7 +157,7 @@ pub(super) enum What {
     Free(Ptr),
 }
 
-/// Objects that were allocated without an event, and the ends of those that no event ends; in order.
+/// Objects that were allocated without an event, and frees without an event; in order.
 ///
 /// Bulk allocation has no event. Two rules find it in caches of which an object was freed that was never seen allocated:
 ///

@@ -72,7 +72,7 @@ pub(super) fn is_of_7(kernel: &Kernel) -> bool {
 
 /// Objects of a sheaf of this cache in the kernel, if CPUs have sheaves of it.
 pub(super) fn sheaf_capacity(kernel: &Kernel, cache: &str) -> Option<u32> {
-    // The least that a cache with sheaves may ask for, where nothing was recorded.
+    // Without a recorded capacity: the least that a cache with sheaves has.
     let of_release = || match design(kernel).split(':').next() {
         Some("sheaves") => 32,
         Some("sheaves-6.18") if matches!(cache, "maple_node" | "vm_area_struct") => 32,

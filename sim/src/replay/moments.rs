@@ -112,7 +112,7 @@ pub enum SlabCause {
     OtherSize(u64),
     /// The design is not the traced kernel's, or has other options.
     OtherDesign,
-    /// Objects that were free at `before`, in slabs that the trace does not show: how they lie is guessed.
+    /// Objects that were free at `before`, in slabs that the trace does not show: their distribution over the slabs is a guess.
     FreeBefore(u64),
     /// None of these: the trace shows all, and the policy's model chose other slabs than the kernel.
     Model,
@@ -488,7 +488,8 @@ impl DesignReport {
     }
 }
 
-/// What a cache's slabs are between where the trace does not show objects of so many slabs: one slab, 2 %, and at most 3 % for these.
+/// The band around a predicted number of slabs: one slab and 2 %, and for `hidden` slabs whose objects the trace does not show, their
+/// number, at most 3 %.
 fn band(slabs: i64, hidden: u64) -> [i64; 2] {
     let most = slabs * 3 / 100;
     let width = 1 + slabs * 2 / 100 + most.min(i64::try_from(hidden).unwrap_or(most));

@@ -16,7 +16,7 @@ pub(super) fn is_head(line: &str) -> bool {
     words.next() == Some("CACHE") && words.any(|word| word == "SSIZE")
 }
 
-/// Reads the rows, and what is said of those that cannot be read.
+/// Reads the rows. Returns them, and a message for each row that cannot be read.
 ///
 /// # Errors
 /// There is no head, or no row.

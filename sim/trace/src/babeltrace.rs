@@ -38,7 +38,7 @@ fn seconds(text: &str) -> Option<u64> {
     rest.is_empty().then(|| nanoseconds.checked_add(time)).flatten()
 }
 
-/// What is in braces: `cpu_id = 1 }, { name = "dm raid", ptr = 0xFFFF }`.
+/// The pairs in braces: `cpu_id = 1 }, { name = "dm raid", ptr = 0xFFFF }`.
 struct Pairs<'t>(&'t str);
 
 impl<'t> Iterator for Pairs<'t> {
