@@ -237,7 +237,11 @@ impl Report {
         let at_most = if self.cpus_guessed { "at most " } else { "" };
         // Files of the place are named within it.
         let place = Path::new(&self.place);
-        let folder = if self.moment.is_some_and(|moment| place.ends_with(moment)) { place.parent() } else { Some(place) };
+        let folder = if self.moment.is_some_and(|moment| place.ends_with(moment)) {
+            place.parent()
+        } else {
+            Some(place)
+        };
         let named = |path: &String| {
             let inside = folder.and_then(|folder| Path::new(path).strip_prefix(folder).ok());
             let inside = inside.filter(|path| !path.as_os_str().is_empty());
