@@ -355,7 +355,56 @@ fn perf(forms: &mut Vec<Form>) {
     }
 }
 
-/// Adds the output of `trace-cmd report` with -R, -l and -t, with and without its header.
+/// babeltrace's text of a trace by LTTng, with its clocks, and with contexts and without: by rule. And a control group behind the fields, as
+/// `perf script -F +cgroup` has it: by rule.
+fn others(forms: &mut Vec<Form>) {
+    for era in Era::ALL {
+        for bits in 0..4_u32 {
+            let [clock, context] = [bits & 1 != 0, bits & 2 != 0];
+            let mut text = String::new();
+            for (cpu, us, what) in events().into_iter().filter(|(.., what)| !matches!(what, What::Mark)) {
+                let time = if clock {
+                    format!("{}000", seconds(us))
+                } else {
+                    format!("00:01:{}000", &seconds(us)[1..])
+                };
+                let prefix = if what.name().starts_with("kmem_") { "" } else { "kmem_" };
+                let context = if context { "{ pid = 1234, procname = \"a b\" }, " } else { "" };
+                let field = |(key, value): &(&str, Value)| match value {
+                    Value::Site => format!("{key} = 0x{SITE:X}"),
+                    Value::Address(ptr) => format!("{key} = 0x{ptr:X}"),
+                    Value::Frame(n) | Value::Number(n) => format!("{key} = {n}"),
+                    Value::Flags => format!("{key} = 3264"),
+                    Value::Text("false") => format!("{key} = 0"),
+                    Value::Text(text) => format!("{key} = \"{text}\""),
+                };
+                let fields = what.fields(era).iter().map(field).collect::<Vec<_>>().join(", ");
+                writeln!(
+                    text,
+                    "[{time}] (+0.000010000) host {prefix}{}: {{ cpu_id = {cpu} }}, {context}{{ {fields} }}",
+                    what.name()
+                )
+                .unwrap();
+            }
+            let name = format!("babeltrace {era:?} {bits}");
+            forms.push(Form { name, text, outcome: Outcome::Read, era });
+        }
+        let mut text = String::new();
+        for (cpu, us, what) in events().into_iter().filter(|(.., what)| !matches!(what, What::Mark)) {
+            let body = what.body(era, Values::Format, true);
+            writeln!(
+                text,
+                "bash  1234 [{cpu:03}] {}: kmem:{}: {body} /user.slice/a",
+                seconds(us),
+                what.name()
+            )
+            .unwrap();
+        }
+        forms.push(Form { name: format!("perf {era:?} cgroup"), text, outcome: Outcome::Read, era });
+    }
+}
+
+/// `trace-cmd report` with -R, -l and -t, with its header and without.
 fn trace_cmd(forms: &mut Vec<Form>) {
     for era in Era::ALL {
         for bits in 0..32_u32 {
@@ -427,9 +476,10 @@ fn every_form_is_read_or_refused_with_its_cause() {
     ftrace(&mut forms);
     perf(&mut forms);
     trace_cmd(&mut forms);
+    others(&mut forms);
     let (mut read, mut refused, mut wrong) = (0, 0, vec![]);
     for Form { name, text, outcome, era } in &forms {
-        let is_perf = name.starts_with("perf");
+        let has_no_marks = name.starts_with("perf") || name.starts_with("babeltrace");
         match (outcome, facts(text)) {
             (Outcome::Read, Ok((facts, named))) => {
                 let found = (
@@ -446,7 +496,7 @@ fn every_form_is_read_or_refused_with_its_cause() {
                 );
                 // A 6.18 kernel does not print marks under the option `fields`.
                 let is_unknown = name.contains("ftrace Twice Fields");
-                let marks = if is_perf || is_unknown { 0 } else { 10 };
+                let marks = if has_no_marks || is_unknown { 0 } else { 10 };
                 let right = (20, 20, 20, 0, marks, if is_unknown { 10 } else { 0 });
                 if found != right || pages != (10, 10) || named != (*era != Era::Old) {
                     wrong.push(format!(
@@ -479,7 +529,7 @@ fn every_form_is_read_or_refused_with_its_cause() {
         wrong.iter().take(5).cloned().collect::<Vec<_>>().join("\n")
     );
     println!("{} forms: {read} read, {refused} refused with their cause", forms.len());
-    assert_eq!((forms.len(), read, refused), (2796, 774, 2022));
+    assert_eq!((forms.len(), read, refused), (2811, 789, 2022));
 }
 
 /// The text of one CPU, as in `per_cpu/cpu0/trace`.
@@ -601,6 +651,11 @@ fn what_a_file_is() {
     what("wee", b"Alloc(552),\nFree(0),\n", &["wee_alloc"]);
     what("fleet", b"16, 101940.7, 1974305.1\n", &["a distribution"]);
     what("slabinfo", b"slabinfo - version: 2.1\n", &["uslab slabs "]);
+    what(
+        "kmem-s",
+        b"crash> kmem -s\nCACHE             OBJSIZE  ALLOCATED     TOTAL  SLABS  SSIZE  NAME\n",
+        &["the slab caches of a kernel's dump", "uslab slabs "],
+    );
     what("buddyinfo", b"Node 0, zone DMA 0 1 3\n", &["a kernel's buddyinfo"]);
     what("folded", b"main;f 100\nmain;g 3\n", &["uslab flame "]);
     what("story.json", include_bytes!("../../sim/data/story.json"), &["uslab story "]);

@@ -239,7 +239,7 @@ fn refused(path: &Path, error: &io::Error) -> anyhow::Error {
             "not permitted; expected root (sudo uslab record), and a kernel that is not locked down. A kernel of its own needs neither: \
              --qemu"
         }
-        ErrorKind::NotFound if !path.to_string_lossy().contains("trac") => {
+        ErrorKind::NotFound if path.starts_with("/proc") || path.starts_with("/sys/kernel/slab") => {
             "not there; expected a kernel with CONFIG_SLUB_DEBUG, and both mounted (mount -t proc proc /proc; mount -t sysfs sysfs /sys)"
         }
         ErrorKind::NotFound => {

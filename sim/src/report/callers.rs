@@ -10,7 +10,7 @@
 
 use super::live::{Live, Names, Object, Slabs};
 use crate::output::{grouped, table, text};
-use crate::trace::{CacheId, FreeOrigin, Op, OpKind, PageUse, Ptr, Resolver, SiteId, TaskId};
+use crate::trace::{CacheId, FreeOrigin, MarkId, Op, OpKind, PageUse, Ptr, Resolver, SiteId, TaskId};
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 use std::cmp::Reverse;
@@ -29,6 +29,8 @@ pub(crate) struct Watch {
     slabs: Slabs,
     /// The earliest and the latest time of an operation that has a time.
     times: Option<(u64, u64)>,
+    /// The first time of each mark.
+    marks: FxHashMap<MarkId, u64>,
 }
 
 #[derive(Debug, Default, Clone, Copy)]
@@ -140,7 +142,8 @@ impl Watch {
             }
             OpKind::PageAlloc { pfn, order, usage: PageUse::Slab, .. } => self.slabs.alloc(pfn, order),
             OpKind::PageFree { pfn, order, .. } => self.slabs.free(pfn, order),
-            OpKind::PageAlloc { .. } | OpKind::Mark { .. } => {}
+            OpKind::Mark { text } => _ = self.marks.entry(text).or_insert(op.time_ns),
+            OpKind::PageAlloc { .. } => {}
         }
     }
 
@@ -167,8 +170,20 @@ impl Watch {
             page_of: &|ptr| resolver.page_of(ptr),
             page_bytes: resolver.page_size().bytes(),
             times: self.times.unwrap_or_default(),
+            workload: self.workload(resolver),
         };
         Live::new(&objects, &self.slabs, &names)
+    }
+
+    /// When the workload of a recording began and ended.
+    fn workload(&self, resolver: &Resolver) -> Option<(u64, u64)> {
+        let (_, last) = self.times?;
+        let time = |begins: &str| {
+            let of = |(mark, _): &(&MarkId, &u64)| resolver.mark(**mark).starts_with(begins);
+            self.marks.iter().filter(of).map(|(_, time)| *time).min()
+        };
+        let begin = time("WORKLOAD begin")?;
+        Some((begin, time("WORKLOAD end").filter(|end| *end > begin).unwrap_or(last)))
     }
 
     fn lives(&mut self, cache: CacheId) -> &mut Lives {
@@ -371,6 +386,28 @@ mod tests {
         format!("  sh-1 [{cpu:03}] ..... 1.{microseconds:06}: kfree: call_site=f+0x1/0x2 ptr={ptr:016x}\n")
     }
 
+    /// Once quarters were those of the whole trace, with the boot and the rest, and no site of a workload grew.
+    #[test]
+    fn a_leak_of_a_workload_grows_in_its_quarters() {
+        let mark = |microseconds: u64, text: &str| {
+            format!("  sh-1 [000] ..... 1.{microseconds:06}: tracing_mark_write: {text}\n")
+        };
+        let mut text = alloc(0, 1, "boot+0x1/0x9", 1, [64, 64]) + &mark(100_000, "WORKLOAD begin leak 8");
+        for i in 0..8 {
+            text += &alloc(0, 100_001 + i * 10, "leak+0x1/0x9", 2 + i, [64, 64]);
+        }
+        text += &mark(100_080, "WORKLOAD end");
+        text += &alloc(0, 900_000, "rest+0x1/0x9", 99, [64, 64]);
+        let live = watched(&text).live;
+        let sites: Vec<_> =
+            live.sites.iter().map(|site| (&*site.call_site, site.by_quarter, site.looks_like)).collect();
+        assert_eq!(
+            sites,
+            [("leak+0x1/0x9", [2; 4], Looks::Growing), ("rest+0x1/0x9", [0, 0, 0, 1], Looks::Recent)]
+        );
+        assert!(live.of_workload && live.objects == 9);
+    }
+
     #[test]
     fn call_sites_and_lifetimes_by_hand() {
         let text = [
@@ -455,7 +492,7 @@ mod tests {
                 text += &alloc(0, at + 4, "busy+0x1/0x9", page(3) + step * 64, [64, 64]);
             }
         }
-        let Live { sites, pinned, objects, bytes, commands } = watched(&text).live;
+        let Live { sites, pinned, objects, bytes, commands, .. } = watched(&text).live;
         let commands: Vec<_> =
             commands.iter().map(|row| (&row.command[..], row.bytes, &row.call_site[..])).collect();
         assert_eq!(commands, [("sh", 53 * 64, "leak+0x1/0x9")]);

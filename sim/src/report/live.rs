@@ -4,6 +4,8 @@
 //! An object counts if its allocation is in the trace and its free is not. A site that leaks has live objects from all parts of
 //! the trace; a site that fills a cache has live objects from the beginning; a site that is busy has some from the end. A slab is
 //! known if its pages were allocated in the trace, and if the addresses of objects show their pages.
+//!
+//! If the trace marks a workload, as recordings do, objects from before the workload are left out, and the workload's time is divided.
 
 use crate::output::{grouped, size, table, text};
 use crate::trace::{Pfn, Ptr};
@@ -12,7 +14,7 @@ use serde::Serialize;
 use std::cmp::Reverse;
 use std::fmt::{self, Write};
 
-/// Number of equal parts of the trace's time.
+/// Number of equal parts of the time.
 const PARTS: usize = 4;
 
 /// An object that is live at the end.
@@ -50,6 +52,8 @@ impl Slabs {
 /// The objects that are live at the end of a trace.
 #[derive(Debug, Serialize)]
 pub struct Live {
+    /// True if objects from before the workload are left out of all but [`pinned`](Self::pinned).
+    pub of_workload: bool,
     /// Number of objects.
     pub objects: u64,
     /// Their bytes.
@@ -76,7 +80,7 @@ pub struct LiveSite {
     pub bytes: u64,
     /// Number of all allocations of the site in the trace.
     pub allocations: u64,
-    /// Live objects by the quarter of the trace in which they were allocated.
+    /// Live objects by the quarter of the workload, or of the trace, that they were allocated in.
     pub by_quarter: [u64; PARTS],
     /// Age of its oldest live object, in seconds of the trace's clock.
     pub oldest_seconds: f64,
@@ -166,15 +170,20 @@ pub(crate) struct Names<'n> {
     pub(crate) page_bytes: u64,
     /// The first and the last time of the trace.
     pub(crate) times: (u64, u64),
+    /// Those of the workload.
+    pub(crate) workload: Option<(u64, u64)>,
 }
 
 impl Live {
     pub(crate) fn new(objects: &[Object], slabs: &Slabs, names: &Names<'_>) -> Self {
+        let begin = names.workload.map_or(0, |(begin, _)| begin);
+        let later: Vec<&Object> = objects.iter().filter(|object| object.time_ns >= begin).collect();
         Self {
-            objects: objects.len() as u64,
-            bytes: objects.iter().map(|object| u64::from(object.bytes)).sum(),
-            sites: sites(objects, names),
-            commands: commands(objects, names),
+            of_workload: names.workload.is_some(),
+            objects: later.len() as u64,
+            bytes: later.iter().map(|object| u64::from(object.bytes)).sum(),
+            sites: sites(&later, names),
+            commands: commands(&later, names),
             pinned: pinned(objects, slabs, names),
         }
     }
@@ -184,7 +193,7 @@ fn seconds(ns: u64) -> f64 {
     ns as f64 / 1e9
 }
 
-fn sites(objects: &[Object], names: &Names<'_>) -> Vec<LiveSite> {
+fn sites(objects: &[&Object], names: &Names<'_>) -> Vec<LiveSite> {
     #[derive(Default)]
     struct Sum {
         objects: u64,
@@ -193,10 +202,11 @@ fn sites(objects: &[Object], names: &Names<'_>) -> Vec<LiveSite> {
         first: Option<u64>,
         caches: FxHashMap<u32, u64>,
     }
-    let (begin, end) = names.times;
+    let (begin, last) = names.workload.unwrap_or(names.times);
+    let end = names.times.1;
     let part = |time: u64| {
         let (since, all) =
-            (u128::from(time.saturating_sub(begin)), u128::from(end.saturating_sub(begin).max(1)));
+            (u128::from(time.saturating_sub(begin)), u128::from(last.saturating_sub(begin).max(1)));
         ((since * PARTS as u128 / all) as usize).min(PARTS - 1)
     };
     let mut sums = FxHashMap::<u32, Sum>::default();
@@ -227,7 +237,7 @@ fn sites(objects: &[Object], names: &Names<'_>) -> Vec<LiveSite> {
     sites
 }
 
-fn commands(objects: &[Object], names: &Names<'_>) -> Vec<LiveCommand> {
+fn commands(objects: &[&Object], names: &Names<'_>) -> Vec<LiveCommand> {
     #[derive(Default)]
     struct Sum {
         objects: u64,
@@ -326,10 +336,11 @@ impl Live {
             grouped(self.objects),
             grouped(self.sites.len() as u64)
         )?;
+        let of = if self.of_workload { "workload" } else { "trace" };
+        let since = if self.of_workload { "since the workload began" } else { "in the trace" };
         writeln!(
             out,
-            "  Allocated in the trace and not freed in it. Objects by the quarter of the trace that they were allocated in: a leak has some of \
-             all of them."
+            "  Allocated {since} and not freed. Objects by the quarter of the {of} that they were allocated in: a leak has some of all of them."
         )?;
         let mut sites = table(&[
             "call site",
@@ -362,7 +373,7 @@ impl Live {
         for site in growing {
             writeln!(
                 out,
-                "{} keeps {} of {}: {} of its {} allocations were not freed, and some of each quarter of the trace.",
+                "{} keeps {} of {}: {} of its {} allocations were not freed, and some of each quarter of the {of}.",
                 site.call_site,
                 size(site.bytes),
                 site.cache,

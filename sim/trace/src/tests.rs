@@ -713,3 +713,40 @@ fn the_thread_that_unpacks_has_ended_when_a_trace_was_read() {
         assert_eq!(ended.try_recv(), Ok(()));
     }
 }
+
+/// Once there was "nothing to compare with", although the table `before` was in the folder.
+#[test]
+fn the_mark_before_is_at_the_beginning_if_it_was_lost_with_the_oldest_events() {
+    let table = |objects: u64| {
+        format!("slabinfo - version: 2.1\ndentry {objects} 42 192 21 1 : tunables 0 0 0 : slabdata 2 2 0\n")
+    };
+    let (before, after) = (table(5), table(6));
+    let text = |path: &std::path::Path| match path.file_name()?.to_str()? {
+        "before.slabinfo" => Some(before.clone()),
+        "after.slabinfo" => Some(after.clone()),
+        _ => None,
+    };
+    let tables = Tables::of(std::path::Path::new("x"), |path| Ok(text(path))).unwrap();
+    let events = [
+        ("0 2.0", cache_alloc(0xffff_8880_0000_1000)),
+        ("0 2.5", cache_free(0xffff_8880_0000_1000)),
+        ("0 3.0", cache_alloc(0xffff_8880_0000_10c0)),
+        ("0 4.0", "tracing_mark_write: SNAP after begin".to_owned()),
+    ];
+    let facts = |header: &str| {
+        let text = header.to_owned() + &trace(&events);
+        let source = Source::from_reader("test", Box::new(Cursor::new(text.into_bytes())), None).unwrap();
+        let mut recording = Recording::read(source, |_| {}).unwrap();
+        recording.find_lost_mark(&tables);
+        let mut resolver = recording.resolve(tables.latest_slabinfo()).unwrap();
+        while resolver.next_op().unwrap().is_some() {}
+        resolver.facts(&tables)
+    };
+    let lost = facts("# entries-in-buffer/entries-written: 4/9   #P:1\n");
+    assert!(lost.mark_was_lost);
+    assert_eq!(lost.marks.iter().map(|mark| mark.at).collect::<Vec<_>>(), [0, 3]);
+    let [span] = &lost.slabinfo[..] else { panic!("{:?}", lost.slabinfo) };
+    assert_eq!((span.from, span.rows[0].allocs, span.rows[0].real, span.rows[0].raw), ("before", 2, 1, 1));
+    let whole = facts("# entries-in-buffer/entries-written: 4/4   #P:1\n");
+    assert!(!whole.mark_was_lost && whole.slabinfo.is_empty());
+}
