@@ -74,7 +74,7 @@ pub(super) struct Args {
     /// With --qemu, emulate its CPUs even where there is KVM.
     #[arg(long, requires = "qemu")]
     emulate: bool,
-    /// What runs meanwhile, and its arguments. What it writes to standard output goes to standard error.
+    /// The workload: a program and its arguments. Its standard output goes to standard error.
     #[arg(value_name = "COMMAND", last = true)]
     command: Vec<String>,
 }

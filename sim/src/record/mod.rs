@@ -56,11 +56,11 @@ pub struct Options {
     pub shrink: bool,
     /// How long, if there is no command.
     pub seconds: u64,
-    /// What runs meanwhile.
+    /// The workload.
     pub command: Vec<String>,
 }
 
-/// What was recorded.
+/// The counts of a recording.
 #[derive(Debug, Serialize)]
 pub struct Recorded {
     /// The folder with all of it.
@@ -232,7 +232,7 @@ impl Drop for Instance {
     }
 }
 
-/// What is missing where a kernel's file cannot be used, and what to do.
+/// The error of a kernel file that cannot be used: the missing right or mount, and the command that gives it.
 fn refused(path: &Path, error: &io::Error) -> anyhow::Error {
     let what = match error.kind() {
         ErrorKind::PermissionDenied => {

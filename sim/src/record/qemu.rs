@@ -40,7 +40,7 @@ pub struct Guest {
     pub buffer: u64,
     /// Programs and scripts; the first one runs, unless there is a command.
     pub workload: Vec<PathBuf>,
-    /// What runs, and its arguments.
+    /// The workload: a program and its arguments.
     pub command: Vec<String>,
     /// How long all of it may take.
     pub limit: Duration,
