@@ -42,4 +42,8 @@ design: string,
 /**
  * One for each CPU count.
  */
-points: Array<Outcome>, };
+points: Array<Outcome>,
+/**
+ * Operations in a microsecond at each point with all prices of the profile at the upper end of their spread, and at the lower one.
+ */
+bounds: Array<[number, number]>, };
