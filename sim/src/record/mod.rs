@@ -239,7 +239,9 @@ fn refused(path: &Path, error: &io::Error) -> anyhow::Error {
             "not permitted; expected root (sudo uslab record), and a kernel that is not locked down. A kernel of its own needs neither: \
              --qemu"
         }
-        ErrorKind::NotFound if path.starts_with("/proc") || path.starts_with("/sys/kernel/slab") => {
+        ErrorKind::NotFound
+            if path == Path::new("/proc/slabinfo") || path.starts_with("/sys/kernel/slab") =>
+        {
             "not there; expected a kernel with CONFIG_SLUB_DEBUG, and both mounted (mount -t proc proc /proc; mount -t sysfs sysfs /sys)"
         }
         ErrorKind::NotFound => {
@@ -283,12 +285,12 @@ pub fn record(out: &Path, options: &Options) -> anyhow::Result<Recorded> {
     instance.write("trace_clock", "global")?;
     // Older kernels print hashed addresses whatever is asked.
     let _ = instance.write("options/hash-ptr", "0");
+    let mut drain = Drain::start(&tracefs, &instance.0, &folder.partial)?;
     let events: Vec<_> =
         EVENTS.into_iter().filter(|event| tracefs.join("events/kmem").join(event).exists()).collect();
     for event in &events {
         instance.write(&format!("events/kmem/{event}/enable"), "1")?;
     }
-    let mut drain = Drain::start(&tracefs, &instance.0, &folder.partial)?;
     let mut seen = Seen::new(&tracefs, &instance.0);
     let mut steps = Command::new("/bin/sh");
     steps.args(["-c", STEPS, "steps.sh"]).arg(&instance.0).arg(&folder.partial);
