@@ -1,7 +1,7 @@
 // Shapes, and what writes them: a canvas, or an SVG file.
 
 /** A rounded rectangle, turned around its centre; a circle if it is round enough. */
-export interface Rect {
+interface Rect {
   is: 'rect';
   x: number;
   y: number;
@@ -16,7 +16,7 @@ export interface Rect {
   alpha?: number;
 }
 
-export interface Text {
+interface Text {
   is: 'text';
   x: number;
   y: number;
@@ -29,7 +29,7 @@ export interface Text {
 }
 
 /** Lines and curves, in SVG's words. */
-export interface Path {
+interface Path {
   is: 'path';
   d: string;
   fill?: string;
@@ -40,7 +40,7 @@ export interface Path {
 }
 
 /** Many small squares of one colour: the corners, x and y in turn. */
-export interface Squares {
+interface Squares {
   is: 'squares';
   at: readonly number[];
   side: number;

@@ -1,6 +1,6 @@
 // A moment of one cache as the stage shows it: who has each object's pointer, and where on the stage it has its seat.
 
-import type { Level, ShownCache, ShownSlab, Step, View } from '../views.ts';
+import type { Level, ShownCache, Step, View } from '../views.ts';
 
 /** Who has the pointer to an object. */
 export type Holder = 'program' | 'cpu' | 'depot' | 'slab';
@@ -122,14 +122,6 @@ export function traysOf(levels: readonly Level[], capacity: number): Tray[] {
 }
 
 export const capacityOf = ({ view, shown }: Moment): number => (shown ? view.caches[shown.cache]?.capacity ?? 0 : 0);
-
-/** The letter of each object that is not free in a slab for all. */
-export function holders(slabs: readonly ShownSlab[]): Map<Id, string> {
-  const found = new Map<Id, string>();
-  for (const { page, objects } of slabs)
-    for (let index = 0; index < objects.length; index++) if (objects[index] !== '.') found.set(idOf(page, index), objects[index]!);
-  return found;
-}
 
 /** Whose lock an operation took, as far as it is on the stage. */
 export interface Locks {

@@ -2,7 +2,8 @@
 
 import type { Step } from '../views.ts';
 import type { Id } from './moment.ts';
-import { atCell, slot, type Box, type Chip, type Plan } from './plan.ts';
+import { atCell, type Chip, type Plan } from './plan.ts';
+import { slot, type Box } from './trays.ts';
 
 /** A pointer on its way: `begin` and `end` are shares of the whole change. It passes `via` at `turn`. */
 export interface Move {
@@ -39,7 +40,7 @@ export interface Change {
   ms: number;
 }
 
-const OPERATION = 420, BATCH = 900, GROWTH = 800, LEAST = 60, STAGGER = 22;
+const OPERATION = 420, BATCH = 900, GROWTH = 800, LEAST = 60, STAGGER = 22, FEW_SLABS = 2;
 
 const around = (chips: readonly Chip[]): Box => {
   const x = Math.min(...chips.map((chip) => chip.x - chip.r)), y = Math.min(...chips.map((chip) => chip.y - chip.r));
@@ -91,6 +92,8 @@ export function change(before: Plan, after: Plan, steps: readonly Step[]): Chang
   const ms = Math.max(parts.growth + parts.batch + parts.single + parts.decay, LEAST);
   const at = (time: number) => Math.min(time / ms, 1);
   const batchBegin = parts.growth, batchEnd = batchBegin + parts.batch, singleEnd = batchEnd + parts.single;
+  // One arrow for each slab, unless there are many.
+  const slabs = new Set(found.flatMap(({ from, to }) => [from.place, to.place]).filter((place) => place.startsWith('slab'))), named = (place: string) => (slabs.size > FEW_SLABS && place.startsWith('slab') ? 'slabs' : place);
   const moves: Move[] = [], grouped = new Map<string, Move[]>();
   let turn = 0;
   for (const { id, from, to, via, batch } of found) {
@@ -100,11 +103,11 @@ export function change(before: Plan, after: Plan, steps: readonly Step[]): Chang
       ? { id, from, to, via, begin: at(batchBegin + late), turn: at(batchBegin + late + BATCH), end: at(via ? singleEnd : batchBegin + late + BATCH) }
       : { id, from, to, via, begin: at(batchEnd), turn: at(singleEnd), end: at(singleEnd) };
     moves.push(move);
-    const target = via ?? to, key = `${from.place}>${target.place}`;
+    const target = via ?? to, key = `${named(from.place)}>${named(target.place)}`;
     if (from.place !== target.place) grouped.set(key, [...(grouped.get(key) ?? []), move]);
   }
   const groups = [...grouped.values()].map((own): Group => ({
-    from: own[0]!.from.place, to: (own[0]!.via ?? own[0]!.to).place, count: own.length, begin: Math.min(...own.map(({ begin }) => begin)), end: Math.max(...own.map(({ turn }) => turn)),
+    from: named(own[0]!.from.place), to: named((own[0]!.via ?? own[0]!.to).place), count: own.length, begin: Math.min(...own.map(({ begin }) => begin)), end: Math.max(...own.map(({ turn }) => turn)),
     before: around(own.map(({ from }) => from)), after: around(own.map(({ to, via }) => via ?? to)),
   }));
   return {

@@ -5,7 +5,8 @@ import { grouped } from '../draw.ts';
 import { holderOf, type Holder, type Id, type Locks } from './moment.ts';
 import { blended, type Shape } from './ink.ts';
 import { grown, mixedBox, onTheWay, share, type Change, type Group } from './motion.ts';
-import { atCell, cellOf, slot, type Box, type Chip, type Plan, type Tile, type TrayPlan } from './plan.ts';
+import { atCell, cellOf, type Chip, type Plan, type Tile } from './plan.ts';
+import { slot, type Box, type TrayPlan } from './trays.ts';
 
 export interface Colours {
   card: string;
@@ -167,7 +168,7 @@ export function still(c: Colours, plan: Plan, apart: Apart, acting: readonly num
   }
   if (locks.slabs && !narrow) shapes.push(...lock(c, 18, slabs.y + Math.min(slabs.h / 2, 44 * scale) + 38 * scale, scale, short));
   else if (locks.slabs) shapes.push(...lock(c, slabs.x + slabs.w - 128 * scale, slabs.y - 6 * scale, scale, by));
-  if (!tiles.size) shapes.push({ is: 'text', x: slabs.x + 8, y: slabs.y + 26, text: 'no slab yet', size: 13 * scale, fill: c.quiet });
+  if (!tiles.size) shapes.push({ is: 'text', x: slabs.x + 8, y: slabs.y + 26, text: 'no slab', size: 13 * scale, fill: c.quiet });
   if (plan.uncounted) {
     const { x, y, w, h } = lanes[0]!.box;
     shapes.push({ is: 'text', x: x + w / 2, y: y + h / 2 + 6 * scale, text: `${grouped(plan.uncounted)} pointers`, size: 17 * scale, bold: true, fill: c.used, align: 'center' });
@@ -215,6 +216,12 @@ function trail(c: Colours, { from, to, count, before, after }: Group, alpha: num
 }
 
 export const trails = (c: Colours, plan: Plan, change: Change, alpha: number): Shape[] => change.groups.flatMap((group) => trail(c, group, alpha, plan));
+
+/** Slabs whose pages were freed: where they were. */
+export const ghosts = (c: Colours, before: Plan, { died }: Change): Shape[] => died.flatMap((page): Shape[] => {
+  const own = before.tiles.get(page);
+  return own?.head ? [{ is: 'rect', ...own.box, r: 8, stroke: c['page-slab'], line: 1.5, dash: [5, 5] }, { is: 'text', x: own.box.x + 8, y: own.box.y + own.head - 5, text: 'freed', size: 12 * before.scale, fill: c.quiet }] : [];
+});
 
 /** What moves, at a share of the change. */
 export function moving(c: Colours, before: Plan, after: Plan, change: Change, t: number): Shape[] {

@@ -1,14 +1,8 @@
 // Where everything is on the stage at one moment: a function of the moment and of the stage's size.
 
 import { grouped } from '../draw.ts';
-import { capacityOf, holderOf, idOf, placeOf, traysOf, type Holder, type Id, type Moment, type Tray } from './moment.ts';
-
-export interface Box {
-  x: number;
-  y: number;
-  w: number;
-  h: number;
-}
+import { capacityOf, holderOf, idOf, placeOf, traysOf, type Holder, type Id, type Moment } from './moment.ts';
+import { placed, slot, type Box, type TrayPlan } from './trays.ts';
 
 /** A pointer: its centre, half its width, who has it, and the container that it is in. */
 export interface Chip {
@@ -18,15 +12,6 @@ export interface Chip {
   holder: Holder;
   /** `program`, `cpu 0`, `depot`, `slab 61`. */
   place: string;
-}
-
-export interface TrayPlan extends Tray {
-  box: Box;
-  columns: number;
-  /** Pixels from one pointer to the next; 0: there is no room for them, and a bar shows how many there are. */
-  pitch: number;
-  /** Pixels for the name in front of it; 0: it is not written. */
-  label: number;
 }
 
 export interface CpuPlan {
@@ -106,7 +91,8 @@ export interface Extent {
 
 export const NOTHING: Extent = { cpus: 1, rooms: [], trays: 0, room: 0, slabs: 0, objects: 1, program: 0, pages: [0, 0] };
 
-const MOST_PAGES = 512, PAGES = 64;
+/** Pages that are drawn one by one, in lines that begin at multiples of PAGES; pixels from one pointer to the next; CPUs in one row. */
+const MOST_PAGES = 512, PAGES = 64, MOST_PITCH = 30, FEW_CPUS = 8;
 
 /** An extent that has room for a moment, too. */
 export function extended(extent: Extent, moment: Moment): Extent {
@@ -153,61 +139,6 @@ export interface Size {
   bare?: boolean;
 }
 
-const PAD = 4, GAP = 8;
-
-/** Trays in rows in a box, with as much from one pointer to the next as fits. The first one is the lowest. */
-function placed(trays: readonly Tray[], rooms: readonly number[], box: Box, most: number, label: number): TrayPlan[] {
-  const own = trays.map((tray, i) => ({ ...tray, room: Math.max(tray.room, rooms[i] ?? 0) })).filter(({ room }) => room);
-  const bars = own.filter(({ bar }) => bar);
-  if (bars.length && bars.length < own.length) {
-    const high = Math.min(17, box.h / 4), above = { ...box, h: box.h - bars.length * (high + 5) };
-    return [...bars.map((tray, i) => ({ ...tray, box: { x: box.x, y: above.y + above.h + 5 + i * (high + 5), w: box.w, h: high }, columns: 1, pitch: 0, label: 0 })),
-      ...placed(own.filter(({ bar }) => !bar), [], above, most, label)];
-  }
-  if (!own.length) return [];
-  const wide = box.w - label, widest = Math.max(...own.map(({ room }) => room));
-  let best: TrayPlan[] | null = null, score = 0;
-  for (const parts of [1, 2, 4, 8, 16, 32]) {
-    const across = Math.ceil(widest / parts);
-    for (let pitch = most; pitch >= 3.5; pitch -= 0.5) {
-      // Few lines are easier to read than large pointers.
-      const value = pitch / (1 + 0.3 * Math.log2(parts));
-      if (value <= score) break;
-      if (across * pitch + 2 * PAD > wide) continue;
-      const found: TrayPlan[] = [];
-      let x = 0, y = 0, line = 0;
-      const gap = Math.min(GAP, pitch * 0.45);
-      for (const tray of [...own].reverse()) {
-        const columns = Math.min(across, tray.room);
-        const w = columns * pitch + 2 * PAD, h = Math.ceil(tray.room / columns) * pitch + 2 * PAD;
-        if (x && (label || x + w > wide)) [x, y, line] = [0, y + line + gap, 0];
-        found.unshift({ ...tray, box: { x: box.x + label + x, y: box.y + y, w, h }, columns, pitch, label });
-        x += w + gap;
-        line = Math.max(line, h);
-      }
-      if (y + line > box.h) continue;
-      const down = (box.h - y - line) / 2;
-      for (const tray of found) tray.box.y += down;
-      [best, score] = [found, value];
-      break;
-    }
-    if (across < 4) break;
-  }
-  if (best) return best;
-  const gap = 2, high = (box.h + gap) / own.length - gap;
-  if (high < 5) {
-    const ids = own.flatMap(({ ids }) => ids), room = own.reduce((sum, { room }) => sum + room, 0), thick = Math.min(box.h, 24);
-    return [{ name: 'all', room, ids, bar: own.length, box: { x: box.x, y: box.y + (box.h - thick) / 2, w: box.w, h: thick }, columns: 1, pitch: 0, label: 0 }];
-  }
-  return own.map((tray, i) => ({ ...tray, box: { x: box.x, y: box.y + (own.length - 1 - i) * (high + gap), w: box.w, h: high }, columns: 1, pitch: 0, label: 0 }));
-}
-
-/** Where the pointer number `i` of a tray is. */
-export function slot({ box, columns, pitch }: TrayPlan, i: number): { x: number; y: number; r: number } {
-  if (!pitch) return { x: box.x + box.w / 2, y: box.y + box.h / 2, r: 3 };
-  return { x: box.x + PAD + (i % columns + 0.5) * pitch, y: box.y + PAD + (Math.floor(i / columns) + 0.5) * pitch, r: pitch * 0.37 };
-}
-
 /** Columns of a slab's cells: rows without a hole if that makes about a square. */
 function columnsOf(objects: number): number {
   const square = Math.sqrt(objects);
@@ -215,7 +146,8 @@ function columnsOf(objects: number): number {
   return Math.ceil(objects / (even ?? Math.max(1, Math.min(8, Math.round(square)))));
 }
 
-function tiles({ slabs, objects }: Extent, box: Box, most: number, head: number) {
+/** How large slabs are, so that all of them fit. */
+function tileSize({ slabs, objects }: Extent, box: Box, most: number, head: number) {
   const columns = columnsOf(objects), rows = Math.ceil(objects / columns);
   for (let pitch = most; pitch > 1; pitch -= pitch > 12 ? 1 : pitch > 4 ? 0.5 : 0.1) {
     const named = pitch >= 8 ? head : 0, gap = pitch >= 8 ? 10 : pitch >= 3 ? 4 : 2, edge = pitch >= 8 ? 7 : 1;
@@ -249,109 +181,149 @@ export function atCell(plan: Plan, id: Id): Chip | null {
   return { x: x + w / 2, y: y + h / 2, r: w * 0.3, holder: 'slab', place: `slab ${page}` };
 }
 
+/** What all parts of a plan are made from. */
+interface Frame {
+  moment: Moment;
+  extent: Extent;
+  scale: number;
+  narrow: boolean;
+  hands: boolean;
+  chips: Map<Id, Chip>;
+}
+
+/** How pages are drawn: each one, or memory in parts, or not at all. */
+interface Strip {
+  whole: boolean;
+  across: number;
+  side: number;
+  high: number;
+}
+
+function stripOf({ extent: { pages: [, count] }, narrow, scale }: Frame, w: number, wide: number): Strip | null {
+  if (!count) return null;
+  if (count > MOST_PAGES) {
+    const across = narrow ? 64 : 128;
+    return { whole: true, across, side: wide / across, high: (narrow ? 16 : 30) * scale };
+  }
+  const across = Math.min(count, w < 1000 ? 64 : Math.max(Math.ceil(count / 128) * 64, 64)), side = Math.min(wide / across, 16);
+  return { whole: false, across, side, high: Math.ceil(count / across) * side };
+}
+
 export function plan(moment: Moment, extent: Extent, { w, h, scale, depot, hands, bare = false }: Size): Plan {
-  const { shown, seats, view, map } = moment;
-  const counts = shown ? view.caches[shown.cache] : undefined;
+  const { shown, seats, view, map } = moment, counts = shown ? view.caches[shown.cache] : undefined;
   const narrow = w < 700, edge = narrow ? 8 : 18, gutter = narrow ? 0 : 140 * scale, head = narrow ? 16 * scale : 0, gap = narrow ? 4 : 14;
-  const left = edge + gutter, wide = w - left - edge;
+  const chips = new Map<Id, Chip>(), frame: Frame = { moment, extent, scale, narrow, hands, chips };
+  const left = edge + gutter, wide = w - left - edge, strip = stripOf(frame, w, wide);
   const foot = bare ? 0 : (narrow ? 34 : w < 1000 * scale ? 38 : 20) * scale, legend: Box = { x: edge, y: h - edge / 2 - foot, w: w - 2 * edge, h: foot };
-  const [first, count] = extent.pages;
-  const whole = count > MOST_PAGES, strip = count > 0 && !whole, across0 = narrow ? 64 : 128;
-  const acrossPages = whole ? across0 : strip ? Math.min(count, w < 1000 ? 64 : Math.max(Math.ceil(count / 128) * 64, 64)) : 1;
-  const pageSide = whole ? wide / acrossPages : Math.min(wide / acrossPages, 16), pageRows = strip ? Math.ceil(count / acrossPages) : 0, bars = (narrow ? 16 : 30) * scale;
+
+  // Lanes share what the pages leave.
   const parts: [name: string, note: string, share: number][] = [
     ['program', 'objects in use', narrow ? 0.11 : 0.13],
     ['CPUs', depot === 'depot' ? 'magazines, no lock' : extent.rooms.length ? 'own pointers' : 'hold no pointers', narrow ? 0.33 : 0.27],
     ...(depot ? [[depot, 'shared, one lock', narrow ? 0.17 : 0.14] as [string, string, number]] : []),
     ['slabs', counts?.size ? `${counts.per_slab} objects of ${grouped(counts.size)} B` : 'blocks of objects', narrow ? 0.36 : 0.4],
   ];
-  const pagesHigh = whole ? bars + head + (narrow ? 2 : 10) : strip ? Math.max(pageRows * pageSide + head + 2, narrow ? 0 : 40 * scale) : 0;
+  const pagesHigh = strip ? Math.max(strip.high + head + (strip.whole && !narrow ? 10 : 2), narrow || strip.whole ? 0 : 40 * scale) : 0;
   const room = legend.y - edge - pagesHigh - gap * parts.length, shares = parts.reduce((sum, [, , share]) => sum + share, 0);
   let y = edge;
-  const lanes: Lane[] = parts.map(([name, note, share]) => {
-    const high = room * share / shares;
-    const box = { x: left, y: y + head, w: wide, h: high - head };
+  const lanes = parts.map(([name, note, share]): Lane => {
+    const high = room * share / shares, box = { x: left, y: y + head, w: wide, h: high - head };
     y += high + gap;
     return { name, note, box };
   });
-  if (strip || whole) lanes.push({ name: 'pages', note: whole ? `${grouped(map.length)} of 4 KiB` : 'of 4 KiB', box: { x: left, y: y + head, w: wide, h: pagesHigh - head } });
+  if (strip) lanes.push({ name: 'pages', note: strip.whole ? `${grouped(map.length)} of 4 KiB` : 'of 4 KiB', box: { x: left, y: y + head, w: wide, h: pagesHigh - head } });
   const [top, middle] = [lanes[0]!.box, lanes[1]!.box], below = depot ? lanes[2]!.box : null, bottom = lanes[depot ? 3 : 2]!.box;
-  const chips = new Map<Id, Chip>();
 
-  // --- CPUs, and the program above ---
-  const capacity = capacityOf(moment), across = extent.cpus <= 8 ? extent.cpus : Math.ceil(extent.cpus / Math.ceil(extent.cpus / 16)), down = Math.ceil(extent.cpus / across);
-  const between = narrow ? 4 : extent.cpus > 8 ? 6 : 14, each = Math.min((wide - between * (across - 1)) / across, 520), high = (middle.h - 6 * (down - 1)) / down;
-  const touch = narrow ? 40 : 28 * scale, small = each < 190 * scale;
-  const cpus = Array.from({ length: extent.cpus }, (_, cpu): CpuPlan => {
-    const box: Box = { x: middle.x + cpu % across * (each + between), y: middle.y + Math.floor(cpu / across) * (high + 6), w: each, h: high };
-    const inset = small ? 4 : 12, name = (extent.cpus > 8 ? 14 : small ? 20 : 34) * scale, under = hands && small ? touch + 2 : 0;
-    const area = { x: box.x + inset, y: box.y + name, w: box.w - 2 * inset, h: box.h - name - under - (small ? 3 : 8) };
-    const own = traysOf(shown?.cpus[cpu] ?? [], capacity);
-    const label = Math.max(...own.map(({ name, bar }) => (bar ? 0 : name.length)), 0) * 7.4 + 12;
-    const trays = placed(own, extent.rooms, area, 30 * Math.min(scale, 1.3), small || extent.rooms.length > 3 ? 0 : label * (0.7 + 0.3 * scale));
-    for (const tray of trays) {
-      if (tray.pitch) tray.ids.forEach((id, i) => chips.set(id, { ...slot(tray, i), holder: 'cpu', place: `cpu ${cpu}` }));
-    }
-    const button = narrow ? (box.w - 6) / 2 : 54 * scale;
-    const alloc: Box = small ? { x: box.x + 2, y: box.y + box.h - touch - 2, w: (box.w - 6) / 2, h: touch } : { x: box.x + box.w - 2 * button - 12, y: box.y + 5, w: button, h: touch };
-    return {
-      box, trays, ids: own.reduce((sum, { ids }) => sum + ids.length, 0), room: own.reduce((sum, { room }) => sum + room, 0),
-      program: { x: box.x, y: top.y, w: box.w, h: top.h }, over: 0, alloc, free: { ...alloc, x: alloc.x + alloc.w + (small ? 2 : 4) },
-    };
-  });
-  let seat = Math.min(narrow ? 13 : 22 * scale, each / 4);
-  const columns = () => Math.max(1, Math.floor(each / seat)), rows = () => Math.max(1, Math.floor(top.h / seat));
-  while (seat > 6 && columns() * rows() < extent.program) seat -= 0.5;
-  for (const [id, [cpu, place]] of seats.program) {
-    const own = cpus[cpu];
-    if (!own || extent.cpus > 8) continue;
-    if (place >= columns() * rows()) {
-      own.over++;
-      continue;
-    }
-    chips.set(id, { x: own.program.x + (place % columns() + 0.5) * seat, y: top.y + top.h - (Math.floor(place / columns()) + 0.5) * seat, r: seat * 0.34, holder: 'program', place: 'program' });
-  }
-
-  // --- what CPUs share ---
-  const shared = (shown?.shared ?? []).flat().map(({ name, room, places }) => ({ name, room, ids: places.map(([page, index]) => idOf(page, index)) })).reverse();
-  const seatsShared = Math.max(extent.trays, shared.length);
-  const all = Array.from({ length: seatsShared }, (_, i) => shared[i] ?? { name: '', room: extent.room || capacity, ids: [] });
-  const inset = narrow ? 4 : 10;
-  const depotTrays = below ? placed([...all].reverse(), [], { x: below.x + inset, y: below.y + inset, w: below.w - 2 * inset, h: below.h - 2 * inset }, Math.min(cpus[0]?.trays[0]?.pitch || 30, 30), 0).reverse() : [];
-  for (const tray of depotTrays) if (tray.pitch) tray.ids.forEach((id, i) => chips.set(id, { ...slot(tray, i), holder: 'depot', place: 'depot' }));
-
-  // --- slabs, each above its pages ---
-  const cells: PageCell[] = [], strips = strip || whole ? lanes.at(-1)!.box : null;
-  if (strips && whole) cells.push(...inParts(map, strips, acrossPages, bars));
-  else if (strips) {
-    for (let i = 0; i < count; i++) {
-      cells.push({ x: strips.x + i % acrossPages * pageSide, y: strips.y + Math.floor(i / acrossPages) * pageSide, w: pageSide, h: pageSide, is: map[first + i] ?? 0 });
-    }
-  }
-  const named = (narrow ? 16 : 22) * scale;
-  const { pitch, columns: cellColumns, w: tileWide, h: tileHigh, gap: apart, edge: rim, head: headed, across: perRow, down: mostRows } = tiles(extent, bottom, narrow ? 26 : 42 * Math.min(scale, 1.3), named);
-  const found = new Map<number, Tile>();
-  let hidden = 0;
-  for (const { page, objects, list } of shown?.slabs ?? []) {
-    const place = seats.slabs.get(page) ?? 0, row = Math.floor(place / perRow);
-    if (row >= mostRows) {
-      hidden++;
-      continue;
-    }
-    const box = { x: bottom.x + place % perRow * (tileWide + apart), y: bottom.y + row * (tileHigh + apart), w: tileWide, h: tileHigh };
-    if (strip) for (let own = 0; own < 1 << (counts?.order ?? 0); own++) if (cells[page - first + own]) cells[page - first + own]!.is = 2;
-    const bucket = Math.floor(page * acrossPages / Math.max(map.length, 1)), from = whole ? cells[bucket] : cells[page - first], to = whole ? from : cells[page - first + (1 << (counts?.order ?? 0)) - 1];
-    found.set(page, {
-      page, seat: place, box, x: box.x + rim + pitch * 0.07, y: box.y + rim + headed + pitch * 0.07, pitch, columns: cellColumns, head: headed, objects, list,
-      pages: from && to && to.y === from.y ? { x: from.x, y: from.y, w: to.x + to.w - from.x, h: from.h } : from ? { ...from } : null,
-    });
-  }
+  const cpus = cpusOf(frame, top, middle);
+  programOf(frame, top, cpus);
+  const shared = below && { box: below, trays: sharedOf(frame, below, cpus[0]?.trays[0]?.pitch || MOST_PITCH), name: depot };
+  const pages = strip && { box: lanes.at(-1)!.box, cells: cellsOf(frame, lanes.at(-1)!.box, strip), first: extent.pages[0] };
+  const { tiles, hidden } = tilesOf(frame, bottom, strip, pages?.cells ?? []);
   return {
-    w, h, scale, narrow, hands, lanes, cpus, depot: below && { box: below, trays: depotTrays, name: depot }, slabs: bottom, tiles: found, hidden,
-    pages: strips && { box: strips, cells, first }, chips, legend,
+    w, h, scale, narrow, hands, lanes, cpus, depot: shared, slabs: bottom, tiles, hidden, pages, chips, legend,
     uncounted: seats.program.size ? 0 : counts?.used ?? 0,
     outlet: { x: left + wide / 2, y: top.y, r: 3, holder: 'program', place: 'program' },
   };
+}
+
+function cpusOf({ moment, extent, scale, narrow, hands, chips }: Frame, top: Box, middle: Box): CpuPlan[] {
+  const { cpus: count, rooms } = extent, capacity = capacityOf(moment);
+  const across = count <= FEW_CPUS ? count : Math.ceil(count / Math.ceil(count / 16)), down = Math.ceil(count / across);
+  const between = narrow ? 4 : count > FEW_CPUS ? 6 : 14, w = Math.min((middle.w - between * (across - 1)) / across, 520), h = (middle.h - 6 * (down - 1)) / down;
+  const touch = narrow ? 40 : 28 * scale, small = w < 190 * scale, inset = small ? 4 : 12;
+  const head = (count > FEW_CPUS ? 14 : small ? 20 : 34) * scale, foot = hands && small ? touch + 2 : 0, button = small ? (w - 6) / 2 : 54 * scale;
+  return Array.from({ length: count }, (_, cpu): CpuPlan => {
+    const box: Box = { x: middle.x + cpu % across * (w + between), y: middle.y + Math.floor(cpu / across) * (h + 6), w, h };
+    const area = { x: box.x + inset, y: box.y + head, w: w - 2 * inset, h: h - head - foot - (small ? 3 : 8) };
+    const own = traysOf(moment.shown?.cpus[cpu] ?? [], capacity);
+    const label = (Math.max(...own.map(({ name, bar }) => (bar ? 0 : name.length)), 0) * 7.4 + 12) * (0.7 + 0.3 * scale);
+    const trays = placed(own, rooms, area, MOST_PITCH * Math.min(scale, 1.3), small || rooms.length > 3 ? 0 : label);
+    seat(chips, trays, 'cpu', `cpu ${cpu}`);
+    const alloc: Box = small ? { x: box.x + 2, y: box.y + h - touch - 2, w: button, h: touch } : { x: box.x + w - 2 * button - 12, y: box.y + 5, w: button, h: touch };
+    return {
+      box, trays, ids: own.reduce((sum, { ids }) => sum + ids.length, 0), room: own.reduce((sum, { room }) => sum + room, 0),
+      program: { x: box.x, y: top.y, w, h: top.h }, over: 0, alloc, free: { ...alloc, x: alloc.x + button + (small ? 2 : 4) },
+    };
+  });
+}
+
+/** Pointers of trays become chips. */
+function seat(chips: Map<Id, Chip>, trays: readonly TrayPlan[], holder: Holder, place: string): void {
+  for (const tray of trays) if (tray.pitch) tray.ids.forEach((id, i) => chips.set(id, { ...slot(tray, i), holder, place }));
+}
+
+/** Pointers of the program, above the CPU that allocated them. */
+function programOf({ moment: { seats }, extent, scale, narrow, chips }: Frame, top: Box, cpus: readonly CpuPlan[]): void {
+  const { w } = cpus[0]!.box;
+  let pitch = Math.min(narrow ? 13 : 22 * scale, w / 4);
+  const columns = () => Math.max(1, Math.floor(w / pitch)), rows = () => Math.max(1, Math.floor(top.h / pitch));
+  while (pitch > 6 && columns() * rows() < extent.program) pitch -= 0.5;
+  for (const [id, [cpu, place]] of seats.program) {
+    const own = cpus[cpu];
+    if (!own || extent.cpus > FEW_CPUS) continue;
+    if (place >= columns() * rows()) own.over++;
+    else chips.set(id, { x: own.program.x + (place % columns() + 0.5) * pitch, y: top.y + top.h - (Math.floor(place / columns()) + 0.5) * pitch, r: pitch * 0.34, holder: 'program', place: 'program' });
+  }
+}
+
+/** What CPUs share above the slabs. The magazine that came first has the first place. */
+function sharedOf({ moment, extent, narrow, chips }: Frame, box: Box, pitch: number): TrayPlan[] {
+  const shared = (moment.shown?.shared ?? []).flat().map(({ name, room, places }) => ({ name, room, ids: places.map(([page, index]) => idOf(page, index)) })).reverse();
+  const all = Array.from({ length: Math.max(extent.trays, shared.length) }, (_, i) => shared[i] ?? { name: '', room: extent.room || capacityOf(moment), ids: [] });
+  const inset = narrow ? 4 : 10, inner = { x: box.x + inset, y: box.y + inset, w: box.w - 2 * inset, h: box.h - 2 * inset };
+  const trays = placed(all.reverse(), [], inner, Math.min(pitch, MOST_PITCH), 0).reverse();
+  seat(chips, trays, 'depot', 'depot');
+  return trays;
+}
+
+function cellsOf({ moment: { map }, extent: { pages: [first, count] } }: Frame, box: Box, { whole, across, side, high }: Strip): PageCell[] {
+  if (whole) return inParts(map, box, across, high);
+  return Array.from({ length: count }, (_, i) => ({ x: box.x + i % across * side, y: box.y + Math.floor(i / across) * side, w: side, h: side, is: map[first + i] ?? 0 }));
+}
+
+/** Slabs in their seats, each with its pages, which are marked as pages of a slab. */
+function tilesOf({ moment: { shown, seats, view, map }, extent, scale, narrow }: Frame, box: Box, strip: Strip | null, cells: PageCell[]): { tiles: Map<number, Tile>; hidden: number } {
+  const { pitch, columns, w, h, gap, edge, head, across, down } = tileSize(extent, box, narrow ? 26 : 42 * Math.min(scale, 1.3), (narrow ? 16 : 22) * scale);
+  const pages = 1 << (shown ? view.caches[shown.cache]?.order ?? 0 : 0), found = new Map<number, Tile>();
+  const at = (page: number) => cells[strip?.whole ? Math.floor(page * cells.length / Math.max(map.length, 1)) : page - extent.pages[0]];
+  let hidden = 0;
+  for (const { page, objects, list } of shown?.slabs ?? []) {
+    const seat = seats.slabs.get(page) ?? 0, row = Math.floor(seat / across);
+    if (row >= down) {
+      hidden++;
+      continue;
+    }
+    const own = { x: box.x + seat % across * (w + gap), y: box.y + row * (h + gap), w, h }, from = at(page), to = at(page + pages - 1);
+    for (let i = 0; i < pages && !strip?.whole; i++) {
+      const cell = at(page + i);
+      if (cell) cell.is = 2;
+    }
+    found.set(page, {
+      page, seat, box: own, x: own.x + edge + pitch * 0.07, y: own.y + edge + head + pitch * 0.07, pitch, columns, head, objects, list,
+      pages: from ? { ...from, w: to?.y === from.y ? to.x + to.w - from.x : from.w } : null,
+    });
+  }
+  return { tiles: found, hidden };
 }
 
 /** Who has an object, in words. */
