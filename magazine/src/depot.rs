@@ -11,7 +11,7 @@
 //! reap. That number of magazines was not needed during the whole interval; they are surplus.
 //!
 //! **Budget**: a depot keeps its first [`FREE`] magazines in any case, and more only while all depots of the
-//! [`Budget`] hold fewer bytes together. So a depot that holds a few magazines at a time does not write the
+//! [`DepotBudget`] hold fewer bytes together. So a depot that holds a few magazines at a time does not write the
 //! common counter.
 
 use crate::cpu::Cpus;
@@ -111,13 +111,13 @@ pub(crate) const FREE: u32 = 2;
 /// Bytes that the depots of some tables hold together, beyond the first [`FREE`] magazines of each depot.
 #[derive(Debug)]
 #[repr(align(64))]
-pub struct Budget {
+pub struct DepotBudget {
     held: Counter,
     most: Counter,
     default: u64,
 }
 
-impl Budget {
+impl DepotBudget {
     /// Bytes for each CPU, and at least [`LEAST`](Self::LEAST).
     const PER_CPU: u64 = 1 << 20;
     const LEAST: u64 = 16 << 20;
@@ -232,7 +232,7 @@ impl Depot {
     }
 
     /// Takes the newest magazine; `false` if the depot is empty, which costs no lock.
-    pub(crate) fn take(&self, op: &Operation, budget: &Budget, into: &mut Magazine) -> bool {
+    pub(crate) fn take(&self, op: &Operation, budget: &DepotBudget, into: &mut Magazine) -> bool {
         let before = self.len();
         if before == 0 {
             return false;
@@ -271,7 +271,7 @@ impl Depot {
     pub(crate) fn put(
         &self,
         op: &Operation,
-        budget: &Budget,
+        budget: &DepotBudget,
         magazine: &Magazine,
         more: impl FnOnce() -> Option<Block>,
     ) -> bool {
@@ -330,7 +330,7 @@ impl Depot {
         Some(core::mem::take(&mut full.spare))
     }
     /// Takes all blocks, with the magazines in them. The depot must have no other user.
-    pub(crate) fn end(&self, budget: &Budget) -> Blocks {
+    pub(crate) fn end(&self, budget: &DepotBudget) -> Blocks {
         let mut full = self.full.lock();
         budget.held.sub(u64::from(full.len.saturating_sub(FREE)) * self.bytes);
         let mut blocks = core::mem::take(&mut full.magazines);
@@ -356,7 +356,7 @@ mod tests {
 
     #[test]
     fn visits_move_one_magazine_or_do_not_count() {
-        let (depot, budget) = (Depot::new(1, 0), &Budget::new(0));
+        let (depot, budget) = (Depot::new(1, 0), &DepotBudget::new(0));
         let (op, mut magazine) = (&Operation::new(), Magazine::new());
         let put = |magazine: &Magazine| depot.put(op, budget, magazine, || Some(Block::on_heap()));
         magazine.push(NonNull::dangling());
@@ -371,7 +371,7 @@ mod tests {
 
     #[test]
     fn empty_block_is_reused_or_returned_once() {
-        let (depot, budget) = (Depot::new(2, 0), &Budget::new(0));
+        let (depot, budget) = (Depot::new(2, 0), &DepotBudget::new(0));
         let (op, mut magazine) = (&Operation::new(), Magazine::new());
         assert!(depot.put(op, budget, &magazine, || Some(Block::on_heap())) && depot.spare().is_none());
         assert!(depot.take(op, budget, &mut magazine) && depot.put(op, budget, &magazine, || None));
@@ -385,7 +385,7 @@ mod tests {
 
     #[test]
     fn magazines_unused_for_an_interval_are_surplus() {
-        let (depot, budget) = (Depot::new(8, 0), &Budget::new(0));
+        let (depot, budget) = (Depot::new(8, 0), &DepotBudget::new(0));
         let (op, mut magazine) = (&Operation::new(), Magazine::new());
         for _ in 0..5 {
             assert!(depot.put(op, budget, &magazine, || Some(Block::on_heap())));
@@ -408,7 +408,7 @@ mod tests {
 
     #[test]
     fn closed_depot_rejects_puts_and_serves_takes() {
-        let (depot, budget) = (Depot::new(2, 0), &Budget::new(0));
+        let (depot, budget) = (Depot::new(2, 0), &DepotBudget::new(0));
         let (op, mut magazine) = (&Operation::new(), Magazine::new());
         let put = |magazine: &Magazine| depot.put(op, budget, magazine, || Some(Block::on_heap()));
         assert!(put(&magazine));
@@ -421,7 +421,7 @@ mod tests {
 
     #[test]
     fn ending_a_depot_returns_all_its_blocks() {
-        let (depot, budget) = (Depot::new(3, 0), &Budget::new(0));
+        let (depot, budget) = (Depot::new(3, 0), &DepotBudget::new(0));
         let (op, mut magazine) = (&Operation::new(), Magazine::new());
         assert!((0..3).all(|_| depot.put(op, budget, &magazine, || Some(Block::on_heap()))));
         assert!(depot.take(op, budget, &mut magazine));
@@ -434,7 +434,7 @@ mod tests {
 
     #[test]
     fn depots_share_a_budget_beyond_their_first_magazines() {
-        let (op, budget, magazine) = (&Operation::new(), &Budget::new(300), Magazine::new());
+        let (op, budget, magazine) = (&Operation::new(), &DepotBudget::new(300), Magazine::new());
         let [a, b] = [(); 2].map(|()| Depot::new(10, 100));
         let put = |depot: &Depot| depot.put(op, budget, &magazine, || Some(Block::on_heap()));
         let take = |depot: &Depot| depot.take(op, budget, &mut Magazine::new());

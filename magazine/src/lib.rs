@@ -145,7 +145,7 @@ pub use cpu::regions::Words;
 pub use cpu::rseq::StaticWords;
 pub use cpu::{BadCpus, Cpus, MAX_CPUS, MAX_NODES, Mechanism, on_cpu};
 #[doc(hidden)]
-pub use depot::Budget as DepotBudget;
+pub use depot::DepotBudget;
 #[doc(hidden)]
 pub use fast_path::StaticPath;
 #[doc(hidden)]

@@ -71,7 +71,7 @@ mod layout;
 
 use crate::cpu::Cpus;
 use crate::cpu::regions::{SPARE, Words};
-use crate::depot::{Blocks, Budget};
+use crate::depot::{Blocks, DepotBudget};
 use crate::fork::Fork;
 use crate::magazine::MAX_CAPACITY;
 use crate::memory::{ALIGN, Memory};
@@ -174,7 +174,7 @@ pub struct Table<M> {
     numbers: Box<[Number]>,
     drains: ForkMutex<()>,
     making: ForkMutex<Making>,
-    pub(crate) depots: Arc<Budget>,
+    pub(crate) depots: Arc<DepotBudget>,
     done: Counter,
     refused: Counter,
     /// Nanoseconds.
@@ -251,7 +251,7 @@ impl<M: Memory> Table<M> {
     /// # Errors
     /// If `memory` cannot hold a region of `region` bytes for each CPU, or the words could not be committed.
     pub fn new(cpus: Cpus, region: usize, memory: M) -> Result<Self, TooSmall> {
-        let (tracepoints, depots) = (Tracepoints::new(cpus), Budget::of(&cpus));
+        let (tracepoints, depots) = (Tracepoints::new(cpus), DepotBudget::of(&cpus));
         Self::observed(cpus, region, memory, Arc::new(tracepoints), Arc::new(depots))
     }
     /// As [`new`](Self::new), with `tracepoints` for the operations of the table's layers, and a budget for their
@@ -265,7 +265,7 @@ impl<M: Memory> Table<M> {
         region: usize,
         memory: M,
         tracepoints: Arc<Tracepoints>,
-        depots: Arc<Budget>,
+        depots: Arc<DepotBudget>,
     ) -> Result<Self, TooSmall> {
         let region = Self::stride(region);
         if !Self::fits(&cpus, region, &memory) {

@@ -65,7 +65,7 @@ type Fixed = FixedPool<Stack>;
 fn every_public_type_has_the_auto_traits_that_are_meant_and_no_others() {
     let wrong = table! {
         // --- uslab_magazine
-        "numbers and settings" => YES YES: magazine::Config, magazine::Drains, magazine::SweepGroup, magazine::TooSmall, magazine::Which, magazine::Words, magazine::Stats, magazine::Cpus,
+        "numbers and settings" => YES YES: magazine::Config, magazine::DepotBudget, magazine::Drains, magazine::SweepGroup, magazine::TooSmall, magazine::Which, magazine::Words, magazine::Stats, magazine::Cpus,
             magazine::Mechanism, magazine::BadCpus, magazine::Script, magazine::Path, magazine::Paths, sync::Rank,
             magazine::uslab_sync::Rank;
         "what threads share it for; its rounds are `Send`" => YES YES: magazine::Layer<TestRound>;

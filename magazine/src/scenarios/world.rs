@@ -5,7 +5,7 @@
 //! loom also finds a free that does not happen before the next allocation of the round.
 
 use crate::cpu::Cpus;
-use crate::depot::{Block, Blocks, Budget, Depot};
+use crate::depot::{Block, Blocks, Depot, DepotBudget};
 use crate::fork::Fork;
 use crate::layer::{Config, Layer, Round, Supplier};
 use crate::magazine::Magazine;
@@ -274,7 +274,7 @@ pub(super) fn child(world: &World) {
 pub(super) struct DepotWorld {
     pub(super) depot: Depot,
     /// Counts a byte for each magazine.
-    pub(super) budget: Budget,
+    pub(super) budget: DepotBudget,
     limit: usize,
     /// One per round; written by the thread that puts the round in.
     written: Vec<UnsafeCell<()>>,
@@ -292,7 +292,7 @@ impl DepotWorld {
     }
     /// Creates a depot with room for `limit` magazines.
     pub(super) fn of(rounds: usize, limit: usize) -> Arc<Self> {
-        let (depot, budget) = (Depot::new(limit as u32, 1), Budget::new(limit as u64));
+        let (depot, budget) = (Depot::new(limit as u32, 1), DepotBudget::new(limit as u64));
         let written = (0..rounds).map(|_| UnsafeCell::new(())).collect();
         Arc::new(Self { depot, budget, limit, written, made: Counter::new(0), moved: Counter::new(0) })
     }
