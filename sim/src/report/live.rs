@@ -59,7 +59,8 @@ pub struct Live {
     pub bytes: u64,
     /// By call site, the most bytes first.
     pub sites: Vec<LiveSite>,
-    /// By command, the most bytes first; an interrupt counts as the command that it interrupted. Without those that the trace does not name.
+    /// By command, and by its control group if the trace has it, the most bytes first; an interrupt counts as the command that it interrupted.
+    /// Without those that the trace does not name.
     pub commands: Vec<LiveCommand>,
     /// Slabs that are not full, by cache, the most bytes of holes first.
     pub pinned: Vec<Pinned>,
