@@ -60,8 +60,8 @@ pub struct Live {
     pub bytes: u64,
     /// Call sites, the one with the most bytes first.
     pub sites: Vec<LiveSite>,
-    /// Commands, the one with the most bytes first. Objects allocated in an interrupt belong to the command that it interrupted.
-    /// Objects without a command in the trace are left out.
+    /// Commands, each with its control group if the trace has it, the one with the most bytes first. Objects allocated in an
+    /// interrupt belong to the command that it interrupted. Objects without a command in the trace are left out.
     pub commands: Vec<LiveCommand>,
     /// Caches with slabs that are not full, the one with the most bytes of holes first.
     pub pinned: Vec<Pinned>,

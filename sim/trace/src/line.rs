@@ -277,8 +277,11 @@ impl Parser {
         };
         event.name = self.kind(prefix, &mut event.kind)?;
         if matches!(event.kind, EventKind::Alloc { .. }) && !event.comm_unknown {
-            event.task =
-                Some(repeated(&mut self.strings.tasks, &mut self.last_task, prefix.comm.trim_ascii()));
+            let command = prefix.comm.trim_ascii();
+            let group = Some(prefix.body).filter(|_| self.format == Some(Format::PerfScript));
+            let joined = group.and_then(perf::cgroup).map(|group| [command, b" in ", group].concat());
+            let task = joined.as_deref().unwrap_or(command);
+            event.task = Some(repeated(&mut self.strings.tasks, &mut self.last_task, task));
         }
         Ok(Line::Event(event))
     }

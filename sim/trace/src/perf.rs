@@ -32,6 +32,13 @@ fn comm(task: &[u8]) -> Option<&[u8]> {
     Some(if is_pid { task[..start].trim_ascii_end() } else { task })
 }
 
+/// The control group, which `-F +cgroup` prints after the fields.
+pub(super) fn cgroup(body: &[u8]) -> Option<&[u8]> {
+    let body = body.trim_ascii_end();
+    let word = &body[memchr::memrchr(b' ', body)? + 1..];
+    word.starts_with(b"/").then_some(word)
+}
+
 /// Returns `true` for an indented `ffffffff8130f9d5 kmem_cache_alloc+0x1d5 ([kernel.kallsyms])`.
 pub(super) fn is_call_chain(line: &[u8]) -> bool {
     matches!(line.first(), Some(b' ' | b'\t')) && fields::hex(word(line.trim_ascii_start()).0).is_some()

@@ -714,6 +714,21 @@ fn the_thread_that_unpacks_has_ended_when_a_trace_was_read() {
     }
 }
 
+#[test]
+fn a_command_of_perf_is_told_with_its_control_group() {
+    let line = "bash  7 [000] 1.5: kmem:kmalloc: call_site=f+0x1 ptr=0xffff888003000000 bytes_req=60 bytes_alloc=64 \
+                gfp_flags=GFP_KERNEL node=-1 accounted=false";
+    for (line, task) in
+        [(line.to_owned(), "bash"), (format!("{line} /user.slice/a"), "bash in /user.slice/a")]
+    {
+        let mut parser = Parser::new();
+        let Ok(Line::Event(Event { task: Some(found), .. })) = parser.parse(line.as_bytes()) else {
+            panic!("{line}")
+        };
+        assert_eq!(parser.strings().tasks.text(found), task);
+    }
+}
+
 /// Once there was "nothing to compare with", although the table `before` was in the folder.
 #[test]
 fn the_mark_before_is_at_the_beginning_if_it_was_lost_with_the_oldest_events() {
