@@ -1,7 +1,8 @@
 // A long stream of operations: a stream again and again. What it leaves in use is freed in between, so that it needs no more memory.
 // `sim/engine/src/stream.rs` has the format.
 
-const [ALLOC, FREE, PASS, ALLOC_PAGES, FREE_PAGES, SPLIT_PAGES] = [0, 1, 2, 3, 4, 5];
+const [ALLOC, FREE, PASS, ALLOC_PAGES, FREE_PAGES, SPLIT_PAGES, SHRINK, START] = [0, 1, 2, 3, 4, 5, 6, 8];
+const CODE = 15, NEW_CPU = 16; // of the byte of an action
 const COLUMNS = 8; // what, CPU, cache, age, shape, block, bytes, time
 const LARGE = 1;
 
@@ -19,9 +20,10 @@ export function repeated(bytes, times) {
     return n;
   };
   const skipText = () => { const length = get(); at += length; };
-  get();
+  get(); // version
   skipText();
-  get();
+  skipText();
+  get(); // CPUs
   const head = bytes.subarray(0, at);
   const operations = get();
   const tail = at;
@@ -30,8 +32,7 @@ export function repeated(bytes, times) {
   const large = Array.from({ length: get() }, () => {
     skipText();
     const kind = bytes[at++];
-    get();
-    get();
+    for (const _ of ['size', 'sheaf capacity', 'first operation']) get();
     return kind === LARGE;
   });
   for (let marks = get(); marks > 0; marks--) { get(); skipText(); }
@@ -50,11 +51,16 @@ export function repeated(bytes, times) {
   const birth = (kind) => born[kind].add(births[kind]++);
   const death = (kind, age) => born[kind].delete(births[kind] - 1 - age);
   while (places[0].at < columns[0].length) {
-    const what = byte(0), action = what & 7;
-    if (what & 8) next(1);
+    const what = byte(0), action = what & CODE;
+    if (what & NEW_CPU) next(1);
     if (action === ALLOC || action === PASS) {
       if (large[next(2)]) next(6);
       if (action === ALLOC) birth(0);
+    } else if (action === SHRINK) next(2);
+    else if (action === START) {
+      next(2);
+      for (let used = next(6); used > 0; used--) birth(0);
+      next(6);
     } else if (action === FREE) death(0, next(3));
     else if (action === ALLOC_PAGES) {
       byte(4);

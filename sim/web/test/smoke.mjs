@@ -44,7 +44,7 @@ async function touch(page) {
     return [page, await window.uslab.place(page, 0)];
   });
   await page.evaluate(() => scrollTo(0, 0));
-  const box = await page.locator('.stage').first().boundingBox();
+  const box = await page.locator('.stage canvas').first().boundingBox();
   await page.mouse.click(box.x + at.x, box.y + at.y);
   return slab;
 }

@@ -10,7 +10,7 @@ const BEGINS = 'Four CPUs';
 
 /** Twenty seconds: a visit to the depot, an empty magazine, a slab from a page. */
 const TOUR: readonly string[] = [
-  'cpus 4', 'cache dentry 256', '# Memory for tables is committed', '0 alloc 17', '0 free 17', '1 alloc', '1 free', '2 alloc', '2 free', '3 alloc', '3 free', '0 shrink',
+  'cpus 4', 'cache buffers 256', '# Memory for tables is committed', '0 alloc 17', '0 free 17', '1 alloc', '1 free', '2 alloc', '2 free', '3 alloc', '3 free', '0 shrink',
   '# Objects are allocated and freed beforehand', '0 alloc 32', '1 free 15', '2 alloc 3', '3 alloc 8', '0 free 2', '3 free 1',
   `# ${BEGINS} allocate and free. Each uses its own magazines: no lock.`, '0 alloc', '2 alloc', '1 free oldest', '0 alloc',
   '# Both magazines of CPU 1 are full. One goes to the depot, under the depot\'s lock.', '1 free oldest',

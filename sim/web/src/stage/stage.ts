@@ -34,8 +34,8 @@ export interface Options {
 const MOST_ELEMENTS = 600;
 /** Slabs that are told in words one by one. */
 const MOST_SAID = 40;
-/** Pixels of a standstill that count as a touch of what is near. */
-const NEAR = 5;
+/** Pixels around a pointer, and around a slab, that count as a part of it. */
+const NEAR = 5, EDGE = 1;
 
 /** Pixels below an image for the sentence; milliseconds of an animated image's pictures, and that the last one stays. */
 const CAPTION = 40, EACH = 50, HOLD = 2000;
@@ -289,10 +289,12 @@ export class Stage {
       if (away < Math.max(chip.r + 2, NEAR) && away < least) [best, least] = [id, away];
     }
     if (best !== null) return best;
-    for (const tile of after.tiles.values()) {
-      if (x < tile.box.x || y < tile.box.y || x > tile.box.x + tile.box.w || y > tile.box.y + tile.box.h) continue;
-      const column = Math.floor((x - tile.x) / tile.pitch), index = Math.floor((y - tile.y) / tile.pitch) * tile.columns + column;
-      if (column >= 0 && column < tile.columns && index >= 0 && index < tile.objects.length) return idOf(tile.page, index);
+    for (const { box, pitch, columns, objects, page, ...tile } of after.tiles.values()) {
+      if (x < box.x - EDGE || y < box.y - EDGE || x > box.x + box.w + EDGE || y > box.y + box.h + EDGE) continue;
+      const rows = Math.ceil(objects.length / columns), within = (at: number, most: number) => Math.min(Math.max(Math.floor(at / pitch), 0), most - 1);
+      if (y < tile.y - EDGE) continue; // its name
+      const index = within(y - tile.y, rows) * columns + within(x - tile.x, columns);
+      if (index < objects.length) return idOf(page, index);
     }
     return null;
   }
