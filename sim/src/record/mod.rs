@@ -1,7 +1,7 @@
 //! A trace of a running kernel, with its tables: what `uslab replay` compares with, in one command.
 //!
 //! The steps are the same on the running kernel and in one that is [booted](qemu) for it (`steps.sh`): shell, because a guest has nothing else.
-//! The running kernel's events are [taken](drain) while it records; a guest keeps them in its buffers.
+//! The running kernel's events are taken while it records (`drain`); a guest keeps them in its buffers.
 
 mod drain;
 mod format;
