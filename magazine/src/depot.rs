@@ -108,7 +108,7 @@ impl Blocks {
 /// Magazines of a depot that the budget does not count.
 pub(crate) const FREE: u32 = 2;
 
-/// Bytes that the depots of some tables hold together, beyond the first [`FREE`] magazines of each depot.
+/// Bytes that the depots of some tables hold together, beyond the first two magazines of each depot.
 #[derive(Debug)]
 #[repr(align(64))]
 pub struct DepotBudget {

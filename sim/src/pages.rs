@@ -120,6 +120,7 @@ fn curves(progress: &Progress) -> anyhow::Result<ScaleReport> {
         },
         designs: designs.into_iter().collect::<anyhow::Result<_>>()?,
         profile: scale::profile(PROFILE)?,
+        bounds: false,
     };
     Ok(scale::scale(&options, progress)?)
 }

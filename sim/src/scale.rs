@@ -45,6 +45,8 @@ pub struct Options<P: Policy> {
     pub designs: Vec<Spec<P>>,
     /// What things cost.
     pub profile: Profile,
+    /// Each point is run at both ends of the prices' spreads, too.
+    pub bounds: bool,
 }
 
 /// What came of it.
@@ -81,7 +83,8 @@ pub struct Curve {
     /// One for each CPU count.
     #[cfg_attr(test, ts(type = "Array<Outcome>"))]
     pub points: Vec<Outcome>,
-    /// Operations in a microsecond at each point with all prices of the profile at the upper end of their spread, and at the lower one.
+    /// Operations in a microsecond at each point with all prices of the profile at the upper end of their spread, and at the lower one;
+    /// empty if these were not run.
     pub bounds: Vec<[f64; 2]>,
 }
 
@@ -223,7 +226,7 @@ pub(crate) fn point<P: Policy>(
 /// # Errors
 /// See [`ScaleError`].
 pub fn scale<P: Policy>(options: &Options<P>, progress: &Progress) -> Result<ScaleReport, ScaleError> {
-    let Options { work, designs, profile } = options;
+    let Options { work, designs, profile, bounds: with_bounds } = options;
     // What is run, by name: on each number of CPUs.
     let works: Vec<(String, Vec<Point<'_>>)> = match work {
         Work::Made { cpus, workloads, size, operations, seed } => {
@@ -240,6 +243,7 @@ pub fn scale<P: Policy>(options: &Options<P>, progress: &Progress) -> Result<Sca
         }
     };
     let ends = [1, 0].map(|end| profile.at_end(end));
+    let ends = if *with_bounds { &ends[..] } else { &[] };
     let runs = works.iter().map(|(_, points)| points.len()).sum::<usize>() * designs.len();
     let stage = progress.stage("simulating", runs as u64);
     let mut curves = Vec::new();
@@ -249,10 +253,12 @@ pub fn scale<P: Policy>(options: &Options<P>, progress: &Progress) -> Result<Sca
             let (mut points, mut bounds) = (Vec::with_capacity(on.len()), Vec::with_capacity(on.len()));
             for &at in on {
                 let outcome = point(design, at, profile)?;
-                let [slow, fast] = [&ends[0], &ends[1]].map(|end| point(design, at, end));
-                let (slow, fast) = (slow?.operations_per_us, fast?.operations_per_us);
-                // The order in which CPUs wait changes with prices: a slower machine may have a better order.
-                bounds.push([slow.min(outcome.operations_per_us), fast.max(outcome.operations_per_us)]);
+                if let [slow, fast] = ends {
+                    let (slow, fast) = (point(design, at, slow)?, point(design, at, fast)?);
+                    // The order in which CPUs wait changes with prices: a slower machine may have a better order.
+                    let own = outcome.operations_per_us;
+                    bounds.push([slow.operations_per_us.min(own), fast.operations_per_us.max(own)]);
+                }
                 points.push(outcome);
                 done += 1;
                 stage.at(done);

@@ -118,7 +118,7 @@ pub(super) fn run<P: Policy>(args: &Args, json: Option<Place>) -> anyhow::Result
             seed: args.seed,
         },
     };
-    let report = scale::scale(&scale::Options::<P> { work, designs, profile }, &progress)?;
+    let report = scale::scale(&scale::Options::<P> { work, designs, profile, bounds: true }, &progress)?;
     let json = json.map(|place| json_text(&report).map(|text| (place, text))).transpose()?;
     let csv = csv.map(|place| (place, report.csv()));
     let svg = svg.map(|place| (place, report.svg()));

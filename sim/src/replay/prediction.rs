@@ -233,10 +233,11 @@ fn mib(pages: u64) -> String {
     format!("{:.2} MiB", (pages * PAGE_SIZE as u64) as f64 / f64::from(1 << 20))
 }
 
-/// One slab, a twentieth of the slabs, and what boots with one setting differ by.
+/// A tenth of the slabs, what boots with one setting differ by, and two slabs below or one above: small caches are predicted too large more
+/// often than too small. From 6.12 to 7.2, 92 of 100 caches are in it (`files`, `tcp`, `msg`).
 fn band(predicted: u64, noise: u64) -> [u64; 2] {
-    let width = 1 + predicted / 20 + noise;
-    [predicted.saturating_sub(width), predicted + width]
+    let width = predicted / 10 + noise;
+    [predicted.saturating_sub(width + 2), predicted + width + 1]
 }
 
 impl Predicted {

@@ -44,6 +44,7 @@ design: string,
  */
 points: Array<Outcome>,
 /**
- * Operations in a microsecond at each point with all prices of the profile at the upper end of their spread, and at the lower one.
+ * Operations in a microsecond at each point with all prices of the profile at the upper end of their spread, and at the lower one;
+ * empty if these were not run.
  */
 bounds: Array<[number, number]>, };
