@@ -228,7 +228,15 @@ impl Drop for Instance {
     fn drop(&mut self) {
         // Where the kernel holds on to it there is nobody left to tell.
         let _ = self.write("tracing_on", "0");
-        let _ = fs::remove_dir(&self.0);
+        // It may be busy for a moment after its last file was closed.
+        for _ in 0..40 {
+            match fs::remove_dir(&self.0) {
+                Err(error) if error.kind() == ErrorKind::ResourceBusy => {
+                    std::thread::sleep(Duration::from_millis(50));
+                }
+                _ => return,
+            }
+        }
     }
 }
 
