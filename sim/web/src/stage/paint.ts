@@ -95,7 +95,7 @@ function tray(c: Colours, own: TrayPlan, colour: string, scale: number): Shape[]
 
 const listSaid = (tile: Tile): string => {
   const free = [...tile.objects].filter((letter) => letter === '.').length;
-  return `${free} free`;
+  return `${free} left in it`;
 };
 
 /** A slab, grown to a share of its size. */
