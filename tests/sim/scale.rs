@@ -187,10 +187,9 @@ fn a_picture_has_a_curve_for_each_design_and_says_the_same_in_words() {
     assert!((x[3] - x[0] - 3.0 * (x[1] - x[0])).abs() < 0.5, "{x:?}");
     // The paper's statement is about its own layer only. If there are several workloads, lines have their
     // names.
-    let many =
-        svg(&["--workload", "pairs,server=10", "--design", "slub,slub:cpu_partial=0", "--profile", &file]);
+    let many = svg(&["--workload", "pairs,server=10", "--design", "slub,slab:limit=8", "--profile", &file]);
     assert!(!many.contains("Magazines and Vmem") && many.contains("class=\"validated\""), "{many}");
-    assert!(curves(&many) == 4 && many.contains(">slub:cpu_partial=0, server=10</text>"), "{many}");
+    assert!(curves(&many) == 4 && many.contains(">slab:limit=8, server=10</text>"), "{many}");
 }
 
 #[test]

@@ -20,17 +20,17 @@ pitfall: string,
 /** The student's task. */
 work: Work, };
 
-/** What is to be done in a lab. */
+/** The task of a lab. */
 export type Work = { "questions": Array<Question> } | { "code": Code };
 
-/** What is to be written. */
+/** The code to be written. */
 export type Code = {
 /** A file that compiles and does not do its work yet. */
 starter: string,
 /** The criteria, a sentence each. */
 judged_by: Array<string>, };
 
-/** A question whose answer the engine finds out. */
+/** A question whose answer the engine finds. */
 export type Question = {
 /** The question. */
 text: string,
@@ -41,10 +41,10 @@ design: string,
 /** The script: see [`script`](crate::script()). */
 script: string, };
 
-/** What an answer is. It is a number in any case. */
+/** The kind of an answer, which is always a number. */
 export type Expects = { "number": string } | { "choice": Array<string> };
 
-/** What the engine found out. */
+/** The answer that the engine found. */
 export type Answer = {
 /** The number, or the index of the choice. */
 right: number,
@@ -55,14 +55,14 @@ at: number,
 /** Memory that shows it, if no script runs. */
 strips: Array<Strip>, };
 
-/** Memory as a strip, from its start to its end. */
+/** A memory as a strip, from its start to its end. */
 export type Strip = {
 /** A description. */
 said: string,
 /** Its pieces without gaps: the size in bytes, and the contents; `None` for an empty piece. */
 pieces: Array<[number, string | null]>, };
 
-/** What was answered to the labs that ask, as the page writes it. */
+/** The answers to the labs with questions, as the page writes them. */
 export type Sheet = {
 /** The course's version: [`Sheet::COURSE`]. */
 course: number,
@@ -73,7 +73,7 @@ seed: number,
 /** By lab: the answers in order, `null` for a missing one. */
 answers: { [key in string]: Array<number | null> }, };
 
-/** Moments to look at, and what is wrong at one of them. Either views or scenes. */
+/** The states before a failure, and the error at one of them. It has either views or scenes. */
 export type Failure = {
 /** The lab. */
 lab: string,

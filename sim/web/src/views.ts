@@ -1,6 +1,6 @@
 // Generated from Rust: `WRITE=1 cargo test -p uslab-engine typescript` writes it.
 
-/** What there is to know of a stream before it runs. */
+/** A description of a stream before it runs. */
 export type About = {
 /** Its title. */
 title: string,
@@ -20,7 +20,7 @@ operation: number,
 /** The text. */
 text: string, };
 
-/** One moment. */
+/** The state after an operation. */
 export type View = {
 /** The number of operations so far. */
 operation: number,
@@ -70,7 +70,7 @@ depot_exchanges: number,
 /** Slabs created so far. */
 slabs_made: number, };
 
-/** What a design says of a cache. All is 0 for large kmalloc, which has neither slabs nor magazines. */
+/** A design's counts for a cache. All are 0 for large kmalloc, which has neither slabs nor magazines. */
 export type CacheCounts = {
 /** Bytes of an object. */
 size: number,
@@ -99,7 +99,7 @@ depot_exchanges: number,
 /** Slabs created so far. */
 slabs_made: number, };
 
-/** The pages. */
+/** Counts of pages. */
 export type Pages = {
 /** All managed pages. */
 managed: number,
@@ -124,7 +124,7 @@ cpus: Array<Array<number>>,
 /** Blocks in the magazines that all CPUs share, by order. */
 depot: Array<number>, };
 
-/** A part of an operation: most have one, a block that is freed in parts has several. */
+/** A part of an operation: most operations have one, a block that is freed in parts has several. */
 export type Step = {
 /** The CPU. */
 cpu: number,
@@ -157,7 +157,7 @@ objects: number,
 /** Slabs that were freed. */
 slabs: number, } | { "what": "failed" } | { "what": "nothing" });
 
-/** What an operation did, in outline. */
+/** The kind of a step. */
 export type What = { "what": "alloc" } | { "what": "free",
 /** The CPU that allocated it. */
 allocated_on: number, } | { "what": "pass" } | { "what": "alloc-pages",
@@ -209,7 +209,7 @@ room: number,
 /** The objects, the next to be handed out last: the first page of the slab, and the object in it. */
 places: Array<[number, number]>, };
 
-/** What a run stops at. Caches are numbers in the stream. */
+/** The condition at which a run stops. Caches are numbers in the stream. */
 export type Until = { "until": "depot-empty",
 /** The cache. */
 cache: number, } | { "until": "slab-born",
@@ -226,7 +226,7 @@ page: number,
 /** Its index in the slab. */
 index: number, };
 
-/** Where a run stopped. */
+/** The point at which a run stopped. */
 export type Found = {
 /** The number of operations that ran. */
 operation: number,

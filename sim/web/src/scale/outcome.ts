@@ -2,7 +2,7 @@
 
 import type { Path } from '../views.ts';
 
-/** How a run went. */
+/** The result of a run. */
 export type Outcome = {
 /** The number of CPUs. */
 cpus: number,
@@ -29,7 +29,7 @@ slabs: number,
 /** Objects of a magazine, a sheaf or an array of the first cache at the end; 0 if the design has none. */
 container: number, };
 
-/** How a lock fared. */
+/** Counts of a lock, or of all locks of a kind. */
 export type LockCounts = {
 /** The number of acquisitions. */
 taken: number,
@@ -38,7 +38,7 @@ contended: number,
 /** Nanoseconds of waiting, summed over all CPUs. */
 waited_ns: number, };
 
-/** What things cost on a machine. */
+/** The prices of a machine. */
 export type Profile = {
 /** The machine's name. */
 name: string,
@@ -61,7 +61,7 @@ slab: Price,
 /** Distances, nearest first; the last one applies to all CPUs. */
 levels: Array<Level>, };
 
-/** A price, and where it is from. */
+/** A price, with its source. */
 export type Price = {
 /** Nanoseconds. */
 ns: number,
@@ -70,7 +70,7 @@ spread: [number, number],
 /** The source: what was measured, how and on which machine. */
 source: string, };
 
-/** CPUs that are near each other: those whose numbers are equal when divided by `cpus`. */
+/** A group of CPUs that are near each other: CPUs whose numbers are equal when divided by `cpus`. */
 export type Level = {
 /** The number of CPUs in a group; 0 means all. */
 cpus: number,

@@ -30,7 +30,7 @@ end: string,
 about?: number, };
 
 /**
- * What one actor did.
+ * One step of one thread.
  */
 export type Step = {
 /**
@@ -55,7 +55,7 @@ changes: Array<Change>,
 at?: number, };
 
 /**
- * A part that a step changed, or that is seen for the first time.
+ * A part of a thing that a step changed, or that the story mentions for the first time.
  */
 export type Change = {
 /**
@@ -76,7 +76,7 @@ before: string | null,
 after: string, };
 
 /**
- * Who waits for a lock.
+ * A thread that waits for a lock.
  */
 export type Waiting = {
 /**
