@@ -16,14 +16,14 @@ const TEMPLATE: &str = include_str!("../web/built/scale.html");
 /// The most CPUs.
 pub const MOST_CPUS: u32 = 1024;
 
-/// What CPUs do.
+/// The operations of the CPUs.
 #[derive(Debug)]
 pub enum Work {
     /// Made workloads.
     Made {
         /// CPU counts.
         cpus: Vec<u32>,
-        /// What CPUs do.
+        /// The operations of the CPUs.
         workloads: Vec<Workload>,
         /// Bytes of an object.
         size: u32,
@@ -36,12 +36,12 @@ pub enum Work {
     Trace(Vec<Stream>),
 }
 
-/// What is to be run.
+/// The experiment to run.
 #[derive(Debug)]
 pub struct Options<P: Policy> {
-    /// What CPUs do.
+    /// The operations of the CPUs.
     pub work: Work,
-    /// Who answers.
+    /// The designs that serve them.
     pub designs: Vec<Spec<P>>,
     /// What things cost.
     pub profile: Profile,
@@ -106,7 +106,7 @@ pub enum ScaleError {
         design: String,
         /// The CPUs.
         cpus: u32,
-        /// What is wrong.
+        /// The reason.
         #[source]
         error: ClockError,
     },
@@ -115,7 +115,7 @@ pub enum ScaleError {
 /// CPU counts: a list of numbers and of ranges, `1..8` by doublings.
 ///
 /// # Errors
-/// What is wrong, and what is accepted.
+/// The invalid part, and the accepted values.
 pub fn cpu_counts(text: &str) -> Result<Vec<u32>, String> {
     let wrong = || {
         format!(
@@ -145,7 +145,7 @@ pub fn cpu_counts(text: &str) -> Result<Vec<u32>, String> {
 /// A profile by name, or in a file.
 ///
 /// # Errors
-/// What is wrong, and what is accepted.
+/// The invalid part, and the accepted values.
 pub fn profile(name: &str) -> anyhow::Result<Profile> {
     if let Some(profile) = Profile::own().find(|profile| profile.name == name) {
         return Ok(profile);
@@ -227,7 +227,7 @@ pub(crate) fn point<P: Policy>(
 /// See [`ScaleError`].
 pub fn scale<P: Policy>(options: &Options<P>, progress: &Progress) -> Result<ScaleReport, ScaleError> {
     let Options { work, designs, profile, bounds: with_bounds } = options;
-    // What is run, by name: on each number of CPUs.
+    // The workloads by name, each on every number of CPUs.
     let works: Vec<(String, Vec<Point<'_>>)> = match work {
         Work::Made { cpus, workloads, size, operations, seed } => {
             let points = |workload| {
@@ -286,7 +286,7 @@ fn refuse_equal<P: Policy>(designs: &[Spec<P>], curves: &[Curve]) -> Result<(), 
 }
 
 impl ScaleReport {
-    /// Whether the profile was held against measurements on so many CPUs.
+    /// Returns `true` if the profile was compared with measurements on this number of CPUs.
     fn is_validated(&self, at: &Outcome) -> bool {
         at.cpus <= self.profile.validated_cpus
     }

@@ -12,18 +12,18 @@ use std::path::Path;
 /// How much of a text is read.
 const LOOKED_AT: usize = 4 << 20;
 
-/// What a file is.
+/// The kind of a file.
 #[derive(Debug, Serialize)]
 pub struct What {
     /// The file.
     pub path: String,
-    /// What it is.
+    /// The kind, in words.
     pub is: String,
     /// How such a file is made.
     pub made: String,
     /// The commands that read it.
     pub read_by: Vec<String>,
-    /// What else is seen.
+    /// Other findings.
     pub notes: Vec<String>,
 }
 
@@ -197,7 +197,7 @@ impl What {
         Ok(what)
     }
 
-    /// What is no text, and perhaps packed.
+    /// A file that is not text: compressed, or of an unknown kind.
     fn of_unpacked(path: &Path) -> anyhow::Result<Self> {
         let mut packed = [0; 2];
         File::open(path)

@@ -24,7 +24,7 @@ fn message(bytes: &[u8]) -> String {
 }
 
 #[test]
-fn files_that_cannot_be_read() {
+fn unreadable_files_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let missing = folder.path().join("missing.txt");
     let error = Recording::open(&missing).unwrap_err();
@@ -39,7 +39,7 @@ fn files_that_cannot_be_read() {
 }
 
 #[test]
-fn files_that_are_not_text() {
+fn binary_files_are_refused() {
     assert!(matches!(read("t", b"\x7fELF\x02\x01\x01\x00\x00\x00").unwrap_err(), TraceError::Binary { .. }));
     assert!(message(b"PERFILE2\x68\x00\x00").contains("perf script"));
     assert!(message(b"\x17\x08Dtracing6\x00").contains("trace-cmd report"));
@@ -50,7 +50,7 @@ fn files_that_are_not_text() {
 }
 
 #[test]
-fn text_that_is_not_a_trace() {
+fn text_without_events_is_refused() {
     let error = read("t.txt", b"# a comment\n").unwrap_err();
     assert_eq!(error.to_string(), "t.txt: no event in 1 lines");
     let error = read("t.txt", b"Dear reader,\nthis is a letter.\n").unwrap_err();
@@ -58,7 +58,7 @@ fn text_that_is_not_a_trace() {
 }
 
 #[test]
-fn compressed_files_that_are_cut_or_damaged() {
+fn cut_or_damaged_compressed_files_are_refused() {
     // Numbers that vary, so that the packed file is not tiny.
     let text: String = (0..1000_u64)
         .map(|n| GOOD.replace("004a9a000", &format!("{:09x}", n.wrapping_mul(0x9e37_79b9) & 0xf_ffff_ffc0)))
@@ -95,7 +95,7 @@ fn compressed_files_that_are_cut_or_damaged() {
 }
 
 #[test]
-fn an_xz_file_that_asks_for_too_much_memory_is_refused_before_it_gets_it() {
+fn xz_window_above_the_memory_limit_is_refused_before_allocation() {
     let mut packed = Packing::Xz.pack(GOOD.as_bytes());
     // The stream's header has 12 bytes. Then the block header has its length, flags, the filter's number, and the filter's
     // property of one byte, the window: 30 is 128 MiB, 31 is 192 MiB.
@@ -116,7 +116,7 @@ fn an_xz_file_that_asks_for_too_much_memory_is_refused_before_it_gets_it() {
 }
 
 #[test]
-fn a_line_that_is_cut() {
+fn cut_last_line_is_handled() {
     // Regression test: the whole trace was refused for a cut last line.
     let cut = GOOD.repeat(3);
     let cut = &cut[..cut.len() - 70];
@@ -141,13 +141,13 @@ fn a_line_that_is_cut() {
 }
 
 #[test]
-fn a_line_that_never_ends() {
+fn endless_line_is_handled() {
     let error = read("t.txt", &vec![b'x'; 3 << 20]).unwrap_err();
     assert!(matches!(error, TraceError::LongLine { line: 1, .. }), "{error:?}");
 }
 
 #[test]
-fn values_that_cannot_be() {
+fn impossible_values_are_refused() {
     // Regression test: these went on to the code that rebuilds a kernel's free pages, and it panicked.
     let locked = "  a-1 [000] .....  1.0: mm_page_alloc_zone_locked: page=ffffea0000a34640 pfn=0x28d19 order=0 migratetype=0 percpu_refill=0\n";
     let drained = "  a-1 [000] .....  1.0: mm_page_pcpu_drain: page=ffffea0000a34640 pfn=0x28d19 order=0 migratetype=0\n";
@@ -175,7 +175,7 @@ fn values_that_cannot_be() {
 }
 
 #[test]
-fn tables_that_are_damaged() {
+fn damaged_tables_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("before.slabinfo");
     std::fs::write(&path, "slabinfo - version: 2.1\nrubbish\n").unwrap();

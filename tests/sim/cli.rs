@@ -79,7 +79,7 @@ pub(crate) fn replay_json(args: &[&str]) -> Value {
 }
 
 #[test]
-fn without_arguments_a_newcomer_sees_the_bundled_trace_explained() {
+fn command_without_arguments_explains_the_bundled_trace() {
     let (code, out, err) = said(&uslab(&[]));
     assert_eq!((code, err.as_str()), (Some(0), ""));
     for part in [
@@ -102,7 +102,7 @@ fn without_arguments_a_newcomer_sees_the_bundled_trace_explained() {
 }
 
 #[test]
-fn the_bundled_trace_gives_the_numbers_of_its_kernel() {
+fn bundled_trace_reproduces_the_numbers_of_its_kernel() {
     let report = replay_json(&[]);
     assert_eq!(report["events"]["kmem_cache_alloc"], 279_213);
     assert_eq!(report["events_total"], 721_538);
@@ -122,7 +122,7 @@ fn the_bundled_trace_gives_the_numbers_of_its_kernel() {
 }
 
 #[test]
-fn the_json_of_a_replay_has_all_its_fields_and_the_laws_hold() {
+fn replay_json_has_all_fields_and_no_violation() {
     let report = replay_json(&[sample("ftrace-6.1.txt.zst").to_str().unwrap()]);
     for field in [
         "events",
@@ -178,7 +178,7 @@ fn the_json_of_a_replay_has_all_its_fields_and_the_laws_hold() {
 }
 
 #[test]
-fn the_same_trace_gives_the_same_report_but_for_times() {
+fn replays_of_one_trace_differ_only_in_times() {
     let path = sample("ftrace-6.12-tgid-hashed.txt.zst");
     let report = || {
         let mut report = replay_json(&[path.to_str().unwrap()]);
@@ -193,7 +193,7 @@ fn the_same_trace_gives_the_same_report_but_for_times() {
 
 /// Regression test: a replay accepted and printed a seed, although nothing in it is random.
 #[test]
-fn a_replay_has_no_seed() {
+fn replay_accepts_no_seed() {
     refused(&["replay", "--seed", "7"], &["--seed"]);
     let path = sample("ftrace-6.1.txt.zst");
     let (_, out, _) = said(&uslab(&["replay", path.to_str().unwrap()]));
@@ -202,7 +202,7 @@ fn a_replay_has_no_seed() {
 
 /// Regression test: the introduction was printed without a table.
 #[test]
-fn all_without_a_file_shows_every_cache_of_the_bundled_trace() {
+fn option_all_without_a_file_shows_every_bundled_cache() {
     let (code, out, err) = said(&uslab(&["replay", "--all"]));
     assert_eq!((code, err.as_str()), (Some(0), ""));
     assert!(out.contains("the bundled trace: 721,538 events on 4 CPUs\n"), "{out}");
@@ -213,7 +213,7 @@ fn all_without_a_file_shows_every_cache_of_the_bundled_trace() {
 /// Regression test: a simulated machine of 64 CPUs was reported as the real kernel's, CPUs without events were omitted silently,
 /// and one CPU freed what "another CPU" had allocated.
 #[test]
-fn the_traced_machine_the_simulated_one_and_what_was_used_are_told_apart() {
+fn report_distinguishes_traced_simulated_and_used_cpus() {
     let introduction = |args: &[&str]| said(&uslab(&[&["replay"][..], args].concat())).1;
     let out = introduction(&["--cpus", "64"]);
     assert!(out.contains("a real Linux kernel (6.1, 4 CPUs)"), "{out}");
@@ -257,7 +257,7 @@ fn the_traced_machine_the_simulated_one_and_what_was_used_are_told_apart() {
 
 /// Regression test: the time was divided by all events, including those that request nothing from the allocator.
 #[test]
-fn nanoseconds_an_operation_are_of_operations_that_were_replayed() {
+fn nanoseconds_per_operation_count_replayed_operations_only() {
     let ignored = "\
             sh-70      [001] .....     1.000004: mm_page_pcpu_drain: page=0xffffea0000040000 pfn=0x1000 order=0 migratetype=0
             sh-70      [001] .....     1.000005: kfree: call_site=load+0x18/0x20 ptr=0000000000000000
@@ -291,7 +291,7 @@ fn first_lines(args: &[&str], input: &str) -> Vec<String> {
 
 /// Regression test: none of these was reported, except the cut line, for which the trace was refused.
 #[test]
-fn a_trace_that_is_cut_overrun_or_hashed_says_so_in_its_first_lines() {
+fn report_begins_with_cut_overrun_or_hashed_trace_warnings() {
     let of = |name: &str| first_lines(&[sample(name).to_str().unwrap()], "")[2..].join("\n");
     assert_eq!(of("ftrace-6.1.txt.zst"), "");
     let overrun = of("ftrace-6.1-overrun.txt.zst");
@@ -375,7 +375,7 @@ fn lost_events_are_reported() {
 
 /// Regression test: a verb after `--json` was taken for a file name, and another verb ran.
 #[test]
-fn json_takes_no_verb_for_a_file() {
+fn verb_after_json_is_not_taken_for_a_file() {
     let is_a_verb = |arguments: &[&str], verb: &str| {
         refused(
             arguments,
@@ -391,7 +391,7 @@ fn json_takes_no_verb_for_a_file() {
 }
 
 #[test]
-fn a_verb_that_is_no_text_is_an_error() {
+fn verb_that_is_not_utf_8_is_refused() {
     use std::os::unix::ffi::OsStrExt;
     for arguments in [&[&b"trace-\xe9.txt"[..]][..], &[b"--json", b"\xff.json", b"nosuch"]] {
         let arguments = arguments.iter().map(|argument| std::ffi::OsStr::from_bytes(argument));
@@ -403,7 +403,7 @@ fn a_verb_that_is_no_text_is_an_error() {
 }
 
 #[test]
-fn what_is_no_trace_is_refused_by_name() {
+fn file_that_is_not_a_trace_is_refused_by_name() {
     let folder = Folder::new();
     let here = folder.0.path().to_str().unwrap();
     refused(&["replay", "/no/such/trace"], &["/no/such/trace"]);
@@ -421,7 +421,7 @@ fn what_is_no_trace_is_refused_by_name() {
 }
 
 #[test]
-fn a_compressed_trace_that_is_cut_or_damaged_is_refused_in_one_line() {
+fn cut_or_damaged_compressed_trace_is_refused_in_one_line() {
     let folder = Folder::new();
     for packing in Packing::ALL {
         let packed = packing.pack(SMALL.as_bytes());
@@ -450,7 +450,7 @@ fn impossible_values_are_refused_with_their_line() {
 }
 
 #[test]
-fn the_page_size_of_the_traced_machine_is_found_given_or_said_to_be_unknown() {
+fn traced_page_size_is_found_given_or_reported_unknown() {
     let folder = Folder::new();
     let packed = std::fs::read(sample("ftrace-6.1.txt.zst")).unwrap();
     let text = zstd::decode_all(&packed[..]).unwrap();
@@ -543,7 +543,7 @@ fn call_sites_and_lifetimes_add_up_to_the_trace_on_any_machine() {
 }
 
 #[test]
-fn a_programs_malloc_is_replayed_on_kmalloc() {
+fn malloc_trace_of_a_program_is_replayed_on_kmalloc() {
     let folder = Folder::new();
     // Two blocks of one class, one of 0 bytes, one of pages, one that malloc maps separately, and a free of nothing.
     let text = "Alloc(552),\nAlloc(1000),\nAlloc(0),\nAlloc(20000),\nAlloc(5000000),\nFree(0),\nFree(0),\nFree(4),\nFree(3),\n";
@@ -588,7 +588,7 @@ fn a_programs_malloc_is_replayed_on_kmalloc() {
 }
 
 #[test]
-fn a_trace_is_made_of_a_distribution_and_always_the_same() {
+fn trace_from_a_distribution_is_reproducible() {
     let folder = Folder::new();
     let trace = folder.file("Tcmalloc_0.csv", "16, 30, 1000\n200, 10, 3000\n0, 0.1, 1\n20000, 0.5, 40\n");
     let report = replay_json(&[&trace]);
@@ -613,7 +613,7 @@ fn a_trace_is_made_of_a_distribution_and_always_the_same() {
 
 /// Regression test: such CPUs were silently folded onto the last one.
 #[test]
-fn a_trace_of_more_cpus_than_there_can_be_says_so() {
+fn trace_with_too_many_cpus_is_refused() {
     let trace = SMALL.replace("[001]", "[1500]");
     let (code, out, err) = said(&uslab_with(&["replay", "-"], trace.as_bytes()));
     assert_eq!((code, out.as_str()), (Some(2), ""), "{err}");
@@ -635,7 +635,7 @@ fn strict_refuses_the_first_unknown_free_with_its_line() {
 }
 
 #[test]
-fn options_out_of_range_are_refused_with_what_is_accepted() {
+fn options_out_of_range_are_refused_with_accepted_values() {
     refused(&["replay", "--cpus", "0"], &["--cpus 0", "1 to 1024"]);
     refused(&["replay", "--cpus", "1025"], &["--cpus 1025", "1 to 1024"]);
     refused(&["replay", "--nodes", "17"], &["--nodes 17", "1 to 16"]);
@@ -655,7 +655,7 @@ fn options_out_of_range_are_refused_with_what_is_accepted() {
 }
 
 #[test]
-fn a_report_is_written_wholly_or_not_at_all() {
+fn report_is_written_completely_or_not_at_all() {
     let folder = Folder::new();
     let trace = folder.file("trace", SMALL);
     // The trace, named as the report by mistake, is not overwritten.
@@ -672,7 +672,7 @@ fn a_report_is_written_wholly_or_not_at_all() {
 
 /// Regression test: a device named as the report was replaced by a file: `/dev/null` of the whole machine, for root.
 #[test]
-fn a_report_to_a_pipe_or_device_goes_into_it_and_does_not_replace_it() {
+fn report_is_written_into_a_pipe_or_device_without_replacing_it() {
     use std::os::unix::fs::FileTypeExt;
     let folder = Folder::new();
     let pipe = folder.0.path().join("pipe");
@@ -690,7 +690,7 @@ fn a_report_to_a_pipe_or_device_goes_into_it_and_does_not_replace_it() {
 
 /// Regression test: such a cache had objects of 8 bytes for the whole replay.
 #[test]
-fn a_cache_whose_first_event_is_a_free_has_the_size_of_its_allocations() {
+fn cache_first_seen_at_a_free_gets_the_size_of_its_allocations() {
     let folder = Folder::new();
     let line = |at: u32, event: &str| format!("    init-1 [000] ..... {at}.000000: {event}\n");
     let alloc = "kmem_cache_alloc: call_site=f+0x9/0x9 ptr=ffff888001001000 bytes_req=192 bytes_alloc=192 gfp_flags=GFP_KERNEL node=-1 accounted=false";
@@ -745,7 +745,7 @@ fn geometry_shows_layouts_and_compares_with_kernels() {
 
 /// Regression test: the padding that an alignment costs did not count as waste.
 #[test]
-fn waste_has_the_padding_of_the_stride() {
+fn waste_includes_the_padding_of_the_stride() {
     let rows = |args: &[&str]| -> Value {
         let (_, out, _) = said(&uslab(&[&["geometry"][..], args, &["--json"]].concat()));
         serde_json::from_str::<Value>(&out).unwrap()["rows"][0].clone()
@@ -760,7 +760,7 @@ fn waste_has_the_padding_of_the_stride() {
 }
 
 #[test]
-fn an_order_that_cannot_be_is_refused_and_not_cut_to_a_byte() {
+fn order_above_255_is_refused_and_not_truncated() {
     let folder = Folder::new();
     // 256 is 0 in a byte, which would match.
     let table = folder.file("table", "name\tslab_size\torder\tobjs_per_slab\no\t192\t256\t21\n");
@@ -773,13 +773,13 @@ fn a_table_that_never_ends_is_refused() {
 }
 
 #[test]
-fn a_cause_is_told_once() {
+fn error_message_names_its_cause_once() {
     let (_, _, err) = said(&uslab(&["replay", "/no/such/trace"]));
     assert_eq!(err.matches("No such file").count(), 1, "{err}");
 }
 
 #[test]
-fn the_memory_in_the_report_is_what_the_machine_had() {
+fn report_shows_the_memory_of_the_simulated_machine() {
     let folder = Folder::new();
     let trace = folder.file("trace", SMALL);
     // More than page frame numbers can address: the machine is as large as possible, and the report shows that size.
@@ -790,7 +790,7 @@ fn the_memory_in_the_report_is_what_the_machine_had() {
 }
 
 #[test]
-fn a_file_that_is_no_heap_profile_is_refused_with_what_is_accepted() {
+fn file_that_is_not_a_heap_profile_is_refused_with_accepted_formats() {
     let files = tempfile::tempdir().unwrap();
     for (name, content) in
         [("heap.txt", &b"Dear reader"[..]), ("heap.pb.gz", b"\x1f\x8b\x08\0"), ("app", b"\x7fELF\xff\xfe")]
@@ -817,7 +817,7 @@ fn a_file_that_is_no_heap_profile_is_refused_with_what_is_accepted() {
 }
 
 #[test]
-fn help_teaches_each_verb() {
+fn help_explains_each_verb() {
     for args in [&["--help"][..], &["replay", "--help"], &["geometry", "--help"]] {
         let (code, out, _) = said(&uslab(args));
         assert_eq!(code, Some(0));
@@ -826,7 +826,7 @@ fn help_teaches_each_verb() {
 }
 
 #[test]
-fn one_program_has_all_verbs() {
+fn one_binary_has_all_verbs() {
     let (code, help, err) = said(&uslab(&["help"]));
     assert_eq!(code, Some(0), "{err}");
     let verbs: Vec<&str> = help

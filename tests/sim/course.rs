@@ -30,7 +30,7 @@ fn refused(arguments: &[&str], folder: &Path) -> String {
 }
 
 #[test]
-fn the_labs_are_listed_and_an_exercise_is_begun_once() {
+fn labs_are_listed_and_a_begun_exercise_is_not_overwritten() {
     let folder = folder();
     let list = course(&[], folder.path());
     assert!(list.status.success());
@@ -67,7 +67,7 @@ fn the_labs_are_listed_and_an_exercise_is_begun_once() {
 }
 
 #[test]
-fn a_sheet_is_marked_question_by_question() {
+fn sheet_is_marked_for_each_question() {
     let folder = folder();
     let sheet = |answers: Value| {
         let sheet = json!({ "course": 1, "name": "Ann", "seed": 3, "answers": answers });
@@ -98,7 +98,7 @@ fn a_sheet_is_marked_question_by_question() {
 }
 
 #[test]
-fn answers_for_a_seed_are_those_that_marks_call_right() {
+fn answers_printed_for_a_seed_are_marked_right() {
     let folder = folder();
     let sheet = json!({ "course": 1, "name": "Ann", "seed": 4711, "answers": {} });
     fs::write(folder.path().join("answers.json"), sheet.to_string()).unwrap();
@@ -118,7 +118,7 @@ fn answers_for_a_seed_are_those_that_marks_call_right() {
 }
 
 #[test]
-fn what_is_no_sheet_and_no_exercise_is_refused() {
+fn file_that_is_neither_sheet_nor_exercise_is_refused() {
     let folder = folder();
     let path = folder.path();
     for (name, text) in [
@@ -192,7 +192,7 @@ fn fails(lab: &str, code: &str, expected: &str, page: Option<&str>) {
 /// under loom.
 #[test]
 #[ignore = "minutes of compiling: `.ci/full course` does it"]
-fn exercises_are_judged_by_what_they_do() {
+fn exercises_are_judged_by_their_behaviour() {
     let merge = done("merge");
     assert_eq!(judged("merge", &merge), (Some(0), vec![], None));
     let push = "lists.push(page, order);\n    }\n}";

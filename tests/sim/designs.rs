@@ -45,7 +45,7 @@ fn a_model_of_slub_predicts_the_slabs_of_the_bundled_traces_kernel() {
 }
 
 #[test]
-fn a_design_beside_no_table_says_so_and_unknown_ones_are_refused() {
+fn design_without_tables_has_nothing_to_compare_with() {
     let path = sample("ftrace-6.12-tgid-hashed.txt.zst");
     let (_, out, _) = said(&uslab(&["replay", path.to_str().expect("UTF-8"), "--design", "slub"]));
     assert!(out.contains("Nothing to compare with"), "{out}");
@@ -96,7 +96,7 @@ fn linux_is_the_design_of_the_kernel_that_was_traced() {
 }
 
 #[test]
-fn a_recording_that_does_not_say_which_kernel_is_refused_with_what_would_be_accepted() {
+fn design_linux_refuses_a_recording_of_an_unknown_kernel() {
     let (_folder, trace) = recording(&[]);
     let choices = ["kernel.txt", "slab-attributes.tsv", "slub (6.1 to 6.17)", "sheaves (7.x)"];
     refused(&["replay", "--design", "linux", &trace], &[&["--design linux"], &choices[..]].concat());
@@ -152,7 +152,7 @@ fn causes(release: &str, design: &str, lines: &[&str], [before, after]: [(u64, u
 
 /// Regression test: a counterfactual design was reported to choose other slabs, which is its purpose.
 #[test]
-fn each_cause_of_a_mismatch_is_the_one_that_made_it() {
+fn each_mismatch_is_reported_with_its_true_cause() {
     let named = |name: &str, n: u64| serde_json::json!({ name: n });
     // The kernel made a slab for each of two objects.
     let apart = ["page 0", "alloc 0.0", "page 1", "alloc 1.0"];
@@ -174,7 +174,7 @@ fn each_cause_of_a_mismatch_is_the_one_that_made_it() {
 }
 
 #[test]
-fn every_design_serves_the_whole_trace_and_keeps_its_laws() {
+fn every_design_serves_the_whole_trace_without_violation() {
     let report =
         replay_json(&["--design", "uslab,uslab-model,slub,sheaves-6.18,sheaves,slab,bonwick94,magazines01"]);
     let runs = report["designs"].as_array().expect("a run for each design");
@@ -209,7 +209,7 @@ fn same_slabs_by_the_same_paths(shipping: &Value, model: &Value) {
 }
 
 #[test]
-fn what_is_set_on_a_design_counts() {
+fn knob_of_a_design_changes_its_slabs() {
     let report = replay_json(&["--design", "slub,slub:slab_max_order=0"]);
     let slabs =
         |run: usize| report["designs"][run]["moments"][0]["slabs"]["design"].as_i64().expect("a number");
@@ -237,7 +237,7 @@ fn wrong_designs_and_knobs_are_refused_by_name() {
 }
 
 #[test]
-fn a_design_from_outside_is_one_of_all() {
+fn design_from_another_crate_runs_like_a_built_in_one() {
     let uma = uslab_tests::example("uma");
     let mut uma = Command::new(uma);
     let output =
@@ -262,7 +262,7 @@ fn a_design_from_outside_is_one_of_all() {
 }
 
 #[test]
-fn a_series_has_every_cache_cpu_and_order_at_a_hundred_points() {
+fn series_samples_every_cache_cpu_and_order_at_a_hundred_points() {
     let (code, csv, err) = said(&uslab(&["replay", "--design", "slub,uslab,bonwick94", "--series", "-"]));
     assert_eq!(code, Some(0), "{err}");
     let mut lines = csv.lines();
@@ -288,7 +288,7 @@ fn a_series_has_every_cache_cpu_and_order_at_a_hundred_points() {
 }
 
 #[test]
-fn a_prediction_says_what_another_setting_would_have_done() {
+fn prediction_shows_the_slabs_of_another_setting() {
     let args = ["--design", "slub,slub:slab_max_order=0", "--predict"];
     let report = replay_json(&args);
     let moment = &report["prediction"]["moments"][0];
@@ -325,7 +325,7 @@ fn a_prediction_says_what_another_setting_would_have_done() {
 
 /// A kernel like the bundled trace's, except that one of its caches is not merged, and one has larger objects.
 #[test]
-fn a_prediction_begins_where_the_other_kernel_does() {
+fn prediction_starts_from_the_other_kernels_tables() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().to_str().expect("UTF-8");
     let table =
@@ -382,7 +382,7 @@ fn a_prediction_begins_where_the_other_kernel_does() {
 }
 
 #[test]
-fn a_change_counts_where_boots_with_one_setting_differ_by_less() {
+fn change_counts_if_it_exceeds_the_difference_between_equal_boots() {
     let folder = || {
         let folder = tempfile::tempdir().expect("a folder");
         let table =
@@ -428,7 +428,7 @@ fn two_reports_are_compared_by_name() {
 }
 
 #[test]
-fn a_converted_trace_gives_what_the_trace_gives() {
+fn converted_trace_gives_the_report_of_its_trace() {
     let (data, folder) = (workspace().join("sim/data"), tempfile::tempdir().expect("a folder"));
     for table in ["before.slabinfo", "before.buddyinfo", "before.zoneinfo", "end.slabinfo"] {
         std::fs::copy(data.join(format!("files-6.1.{table}")), folder.path().join(table)).expect("a table");

@@ -36,7 +36,7 @@ fn replay(path: Option<&Path>, options: &Options) -> Report {
 }
 
 #[test]
-fn whole_traces_come_out_as_their_kernels_say() {
+fn replays_of_whole_traces_match_their_kernels() {
     for folder in traces() {
         let (trace, facts) = (folder.join("trace.txt.zst"), folder.join("facts.json"));
         if !trace.exists() || !facts.exists() {
@@ -121,7 +121,7 @@ fn true_cause(trace: &str, row: &KernelRow) {
 
 /// Regression test: every difference was explained by what a CPU keeps, or by the policy.
 #[test]
-fn the_cause_below_the_kernels_table_is_the_true_one() {
+fn cause_shown_below_the_kernels_table_is_true() {
     let report = replay(None, &Options::default());
     let kernel = report.against_kernel.as_ref().expect("its tables are bundled");
     kernel.rows.iter().for_each(|row| true_cause("bundled", row));
@@ -165,7 +165,7 @@ fn the_bundled_trace_replays_on_any_machine() {
 /// Compares zone by zone and order by order. If the trace does not have an event for every move, one page in a hundred may be
 /// elsewhere.
 #[test]
-fn free_pages_rebuilt_from_events_are_those_of_the_kernels_table() {
+fn free_pages_rebuilt_from_events_match_the_kernels_table() {
     let whole = traces().into_iter().filter(|folder| folder.join("before.buddyinfo").exists());
     let whole = whole
         .map(|folder| Some(folder.join("trace.txt.zst")))
@@ -273,7 +273,7 @@ fn compared(path: &Path, cpus: u32) -> anyhow::Result<geometry::Comparison> {
 }
 
 #[test]
-fn geometry_is_every_kernels_own() {
+fn geometry_matches_every_recorded_kernel() {
     let bundled = concat!(env!("CARGO_MANIFEST_DIR"), "/../sim/data");
     let mut tables = 0;
     for folder in traces().into_iter().chain([PathBuf::from(bundled)]) {

@@ -61,7 +61,7 @@ fn experiments() -> Vec<String> {
 }
 
 #[test]
-fn without_a_verb_every_experiment_is_listed_with_a_line() {
+fn lab_without_a_verb_lists_every_experiment() {
     let out = told(&[]);
     let names = experiments();
     assert!(names.len() >= 16, "{names:?}");
@@ -144,7 +144,7 @@ fn forms(name: &str, options: &[&str]) -> [String; 4] {
 }
 
 #[test]
-fn an_experiment_that_is_exact_gives_the_same_bytes_twice_in_every_form() {
+fn exact_experiment_repeats_byte_for_byte_in_every_format() {
     for name in experiments() {
         let options = ["--exact", "--quick", "--seed", "7"];
         let first = forms(&name, &options);
@@ -244,7 +244,7 @@ free 30       128..160   0   0   0    0    0    0     1
 }
 
 #[test]
-fn tlsfs_classes_are_those_of_the_picture() {
+fn tlsf_classes_match_the_published_picture() {
     let out = told(&["tlsf", "--exact"]);
     let golden = "\
 bytes  first level  second level  search begins at  there: first level  there: second level
@@ -284,7 +284,7 @@ state  step      block  free  initialised  next
 }
 
 #[test]
-fn handles_go_through_their_tables_as_they_did() {
+fn handles_experiment_prints_the_golden_file() {
     let golden = workspace().join("sim/lab/data/handles.txt");
     assert_eq!(told(&["handles", "--exact"]), std::fs::read_to_string(golden).unwrap());
 }
@@ -344,7 +344,7 @@ fn verdicts(findings: &Value, words: &str) -> Vec<Value> {
 }
 
 #[test]
-fn the_book_shows_what_the_lab_prints() {
+fn book_shows_the_output_of_the_lab() {
     let page = include_str!("../../slab/book/src/study.md");
     let mut shown = page.split("```text\n").skip(1).filter_map(|block| block.split("```").next());
     let printed = told(&["why-magazines", "--exact"]);
@@ -353,7 +353,7 @@ fn the_book_shows_what_the_lab_prints() {
 
 /// `sim/lab/TEXTS.md` has the same verdicts.
 #[test]
-fn verdicts_are_those_of_the_study() {
+fn verdicts_equal_the_published_study() {
     let of = |name: &str, words| verdicts(findings(name), words);
     assert_eq!(of("buddy", "1.44"), ["partly"], "E056");
     assert_eq!(of("buddy", "a quarter"), ["partly"], "E056");
@@ -370,7 +370,7 @@ fn verdicts_are_those_of_the_study() {
 }
 
 #[test]
-fn what_is_said_of_a_layout_is_true_of_the_options() {
+fn layout_text_follows_the_options() {
     let found = |options: [&str; 2]| told(&[&["layout", "--exact"], &options[..]].concat());
     assert!(found(["--structs", "1"]).contains("18.8 % of what the loaded lines hold"));
     assert!(found(["--line", "8"]).contains("75.0 % of what the loaded lines hold"));
@@ -410,7 +410,7 @@ fn fragmentation_is_judged_at_equal_use_over_ten_seeds() {
 
 /// Regression test: verdicts of `--quick` looked like verdicts of a full run.
 #[test]
-fn quick_verdicts_say_that_they_are_quick() {
+fn quick_verdicts_are_marked_as_quick() {
     let [text, data, _, html] = forms("robson", &["--exact", "--quick"]);
     assert!(
         text.contains("\nA quick run, a fraction of the work") && text.contains("\nquick: holds"),
@@ -441,7 +441,7 @@ fn the_lists_of_tlsf_are_shown_for_any_size() {
 
 /// The article's times are for more frames and walks than a quick run has.
 #[test]
-fn times_of_other_workloads_do_not_stand_beside_ours() {
+fn times_of_other_workloads_are_not_shown_next_to_ours() {
     let out = told(&["pools", "--quick", "--sets", "1"]);
     assert!(out.contains("walks: 50\n") && !out.contains("article: churn"), "{out}");
     assert!(out.contains("stand beside ours where ours are, too"), "{out}");
@@ -449,7 +449,7 @@ fn times_of_other_workloads_do_not_stand_beside_ours() {
 
 /// Regression test: standard output was given by another name; the file behind it was replaced, and the output was lost.
 #[test]
-fn standard_output_has_another_name() {
+fn standard_output_under_another_name_is_not_replaced() {
     let folder = Folder::new();
     let path = folder.file("out.csv", "");
     let out = std::fs::File::options().write(true).open(&path).unwrap();
@@ -461,7 +461,7 @@ fn standard_output_has_another_name() {
 }
 
 #[test]
-fn an_allocator_that_cannot_serve_a_workload_does_not_keep_the_others_from_it() {
+fn allocator_that_cannot_serve_a_workload_is_skipped() {
     let cells = |out: &str, name: &str| {
         let line = out.lines().find(|line| line.split_whitespace().next() == Some(name));
         line.unwrap_or_else(|| panic!("{name} in {out}")).split_whitespace().count()

@@ -29,7 +29,7 @@ fn text(view: &View) -> String {
 }
 
 #[test]
-fn the_engine_on_addresses_does_what_the_replay_does_on_memory() {
+fn engine_without_memory_agrees_with_the_replay() {
     let (report, stream) = bundled();
     let machine = Machine::new(&stream).unwrap();
     let mut engine = Engine::new(Shipping::on(&machine), &stream);
@@ -61,7 +61,7 @@ fn the_engine_on_addresses_does_what_the_replay_does_on_memory() {
 }
 
 #[test]
-fn every_object_of_a_shown_slab_is_somewhere() {
+fn every_object_of_a_shown_slab_has_a_place() {
     let (_, stream) = bundled();
     let machine = Machine::new(&stream).unwrap();
     let mut engine = Engine::new(Shipping::on(&machine), &stream);
@@ -90,7 +90,7 @@ fn every_object_of_a_shown_slab_is_somewhere() {
 
 /// Runs the engine of `sim/web` in node, forwards and with random seeks.
 #[test]
-fn in_webassembly_any_moment_equals_a_native_run_up_to_it() {
+fn webassembly_snapshot_equals_a_native_run() {
     if !has_node() {
         return;
     }
@@ -248,7 +248,7 @@ fn json(arguments: &[&str]) -> serde_json::Value {
 }
 
 #[test]
-fn a_moment_as_json_is_the_view_of_a_run_up_to_it() {
+fn snapshot_json_equals_the_view_of_a_run() {
     let (_, stream) = bundled();
     let shown: Vec<u32> = (0..stream.caches.len() as u32).collect();
     struct At<'s>(&'s Stream, &'s [u32]);
@@ -295,7 +295,7 @@ fn a_converted_trace_has_the_moments_of_its_designs() {
 }
 
 #[test]
-fn a_moment_that_there_is_not_is_refused() {
+fn snapshot_beyond_the_trace_is_refused() {
     for (arguments, said) in [
         (&["--at", "999999999", "--json"][..], "--at 999999999: expected 0 to 672020"),
         (&["--at", "x", "--json"], "'x'"),
@@ -314,7 +314,7 @@ fn a_moment_that_there_is_not_is_refused() {
 }
 
 #[test]
-fn a_page_is_written_whole_or_not_at_all() {
+fn page_is_written_completely_or_not_at_all() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     for (arguments, said) in [
@@ -342,7 +342,7 @@ fn a_page_is_written_whole_or_not_at_all() {
 }
 
 #[test]
-fn pages_of_demos_take_no_file_for_their_folder() {
+fn demo_pages_refuse_a_file_as_their_folder() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("file");
     std::fs::write(&file, "mine").unwrap();

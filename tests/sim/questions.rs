@@ -30,7 +30,7 @@ fn blocks() -> Vec<(&'static str, &'static str)> {
 }
 
 #[test]
-fn each_command_prints_what_the_chapter_shows() {
+fn chapter_shows_the_output_of_each_command() {
     let blocks = blocks();
     assert!(blocks.len() >= 12, "{} answers", blocks.len());
     for (command, shown) in blocks {

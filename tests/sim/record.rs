@@ -30,7 +30,7 @@ fn text(path: &Path) -> &str {
 
 /// If root may trace, the running kernel is recorded; otherwise the reason is reported. Nothing is left behind in either case.
 #[test]
-fn the_running_kernel_is_recorded_or_it_is_said_why_not() {
+fn running_kernel_is_recorded_or_the_reason_is_reported() {
     let place = tempfile::tempdir().expect("a folder");
     let out = place.path().join("trace");
     let Some(tracefs) = Tracefs::mount() else {
@@ -79,7 +79,7 @@ fn the_running_kernel_is_recorded_or_it_is_said_why_not() {
 }
 
 #[test]
-fn what_cannot_be_booted_is_refused_and_leaves_nothing() {
+fn unbootable_kernel_is_refused_and_leaves_no_file() {
     let place = tempfile::tempdir().expect("a folder");
     let out = place.path().join("trace");
     let kernel = place.path().join("vmlinuz-9.9");

@@ -215,7 +215,7 @@ fn every_sample_has_its_numbers() {
 }
 
 #[test]
-fn headers_tell_of_an_overrun() {
+fn overrun_is_detected_from_the_header() {
     let header = facts("ftrace-6.1-overrun").header.unwrap();
     assert_eq!((header.in_buffer, header.written, header.cpus), (459, 2992, 4));
     assert_eq!(facts("ftrace-6.1-lost-trace_pipe").header, None);
@@ -245,7 +245,7 @@ fn hashed_pointers_are_counted() {
 
 /// Plain text, compressed text, and the two passes over a spool that does not fit in memory give the same result.
 #[test]
-fn plain_text_is_read_as_compressed_text_is() {
+fn plain_and_compressed_text_give_the_same_operations() {
     let folder = tempfile::tempdir().unwrap();
     for sample in &SAMPLES {
         let packed = std::fs::read(path(sample.file)).unwrap();
@@ -291,7 +291,7 @@ fn read(text: Vec<u8>, back: impl Fn(u64) -> u64) -> (Vec<Op>, Facts) {
 /// Regression test: the direct map was assumed to begin where it does without address randomisation. With another base no page
 /// was recognised as a slab, without a message.
 #[test]
-fn the_base_of_the_direct_map_is_found_wherever_it_is() {
+fn base_of_a_randomised_direct_map_is_found() {
     let bundled = workspace().join("sim/data/files-6.1.trace.zst");
     let files = SAMPLES.iter().map(|sample| path(sample.file)).chain([bundled]);
     let shifts = [1 << 30, 0x2a57 << 30, 0xff11_0000_4000_0000_u64.wrapping_sub(X86_64_BASE)];

@@ -38,7 +38,7 @@ fn a_curve_for_each_workload_and_design_and_a_point_for_each_count() {
 }
 
 #[test]
-fn text_and_csv_show_the_points_and_say_what_is_simulated_only() {
+fn text_and_csv_show_the_points_and_mark_simulated_ones() {
     let (code, out, _) = said(&uslab(&["scale", "--ops", "500", "--cpus", "1,3"]));
     assert_eq!(code, Some(0));
     assert!(out.contains("simulated only") && out.contains("profile vm2"), "{out}");
@@ -58,7 +58,7 @@ fn text_and_csv_show_the_points_and_say_what_is_simulated_only() {
 /// Regression test: `--csv` refused to replace a table that it had written itself, and a comma in a trace's
 /// name added a column.
 #[test]
-fn a_table_is_written_in_place_of_the_last_one() {
+fn csv_replaces_its_own_earlier_table() {
     let folder = tempfile::tempdir().expect("a folder");
     let at = |name: &str| folder.path().join(name).to_str().expect("UTF-8").to_owned();
     let (trace, table) = (at("a,b.trace.zst"), at("curves.csv"));
@@ -74,7 +74,7 @@ fn a_table_is_written_in_place_of_the_last_one() {
 }
 
 #[test]
-fn a_profile_that_was_measured_here_is_one() {
+fn calibrated_profile_is_accepted() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("here.json");
     let file = file.to_str().expect("UTF-8");
@@ -87,7 +87,7 @@ fn a_profile_that_was_measured_here_is_one() {
 }
 
 #[test]
-fn predictions_stand_beside_measurements_and_a_profile_says_where_they_hold() {
+fn validation_compares_predictions_with_measurements() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("report.json");
     let file = file.to_str().expect("UTF-8");
@@ -137,7 +137,7 @@ fn validated_profile(folder: &tempfile::TempDir) -> String {
 }
 
 #[test]
-fn counts_that_a_profile_was_validated_for_are_marked() {
+fn cpu_counts_validated_by_the_profile_are_marked() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = validated_profile(&folder);
     let args = ["scale", "--ops", "500", "--cpus", "1,2,4", "--design", "slub", "--profile", &file];
@@ -223,7 +223,7 @@ fn a_trace_runs_back_to_back_on_its_own_cpus() {
 }
 
 #[test]
-fn what_cannot_be_scaled_is_refused_by_name() {
+fn invalid_scale_options_are_refused_by_name() {
     for (args, parts) in [
         (&["--cpus", "0"][..], ["--cpus", "from 1 to 1024"]),
         (&["--cpus", "8..2"], ["8..2", "FIRST..LAST"]),

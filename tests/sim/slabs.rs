@@ -79,7 +79,7 @@ fn the_bundled_kernels_shrink_is_bounded_and_two_moments_are_compared() {
 
 /// Tests real shrinks: recordings that shrank all caches between their moments `after` and `end`.
 #[test]
-fn what_real_shrinks_returned_lies_within_the_bounds() {
+fn memory_returned_by_real_shrinks_is_within_the_bounds() {
     let Some(folder) = std::env::var_os("USLAB_TRACES").filter(|folder| !folder.is_empty()) else {
         println!("USLAB_TRACES is not set: no shrink is compared");
         return;
@@ -168,7 +168,7 @@ fn a_sosreport_with_sysfs_narrows_the_bounds() {
 }
 
 #[test]
-fn an_empty_or_foreign_folder_is_told_what_was_looked_for() {
+fn empty_or_foreign_folder_is_refused_with_the_expected_files() {
     let folder = tempfile::tempdir().unwrap();
     refused(
         &["slabs", shown(folder.path())],
@@ -190,7 +190,7 @@ fn an_empty_or_foreign_folder_is_told_what_was_looked_for() {
 }
 
 #[test]
-fn a_table_is_watched_for_some_readings() {
+fn watch_ends_after_the_given_number_of_readings() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("slabinfo"), format!("{HEAD}{SPACES}")).unwrap();
     let (code, out, err) = said(&uslab(&["slabs", shown(folder.path()), "--watch=0.1", "--count", "2"]));
@@ -253,7 +253,7 @@ fn the_cause_of_a_mismatch_is_named() {
 
 /// Regression test: sums of numbers that no machine can have overflowed.
 #[test]
-fn whatever_numbers_a_table_has_nothing_panics() {
+fn arbitrary_numbers_in_a_table_cause_no_panic() {
     let folder = tempfile::tempdir().unwrap();
     let mut random = SmallRng::seed_from_u64(60);
     let mut read = 0;

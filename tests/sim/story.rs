@@ -20,7 +20,7 @@ fn carried(page: &str, id: &str) -> Value {
 }
 
 #[test]
-fn a_counter_example_is_printed_as_the_tutorial_shows_it() {
+fn counterexample_is_printed_as_in_the_tutorial() {
     let (code, out, err) = said(&uslab(&["story", &kept()]));
     assert_eq!((code, err.as_str()), (Some(0), ""), "{out}");
     let tutorial = std::fs::read_to_string(workspace().join("sim/lab/README.md")).expect("the tutorial");
@@ -34,7 +34,7 @@ fn a_counter_example_is_printed_as_the_tutorial_shows_it() {
 }
 
 #[test]
-fn a_step_comes_with_what_is_known_after_it() {
+fn step_is_shown_with_the_state_after_it() {
     let (code, out, _) = said(&uslab(&["story", &kept(), "--step", "10"]));
     let expected = "step 10 of 15\nthread 0  CPU 0  loads the new magazine\n  loaded: [1] of 2 -> [] of 2\n  \
                     previous: [3, 4] of 2 -> [1] of 2\n";
@@ -47,7 +47,7 @@ fn a_step_comes_with_what_is_known_after_it() {
 }
 
 #[test]
-fn a_page_holds_the_story() {
+fn page_contains_the_counterexample() {
     let folder = tempfile::tempdir().expect("a folder");
     let page = folder.path().join("page.html");
     let page = page.to_str().expect("UTF-8");
@@ -63,7 +63,7 @@ fn a_page_holds_the_story() {
 }
 
 #[test]
-fn what_is_no_story_is_refused_and_nothing_is_written() {
+fn invalid_counterexample_is_refused_and_nothing_is_written() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = |name: &str, text: &str| {
         let path = folder.path().join(name);
@@ -110,7 +110,7 @@ fn what_is_no_story_is_refused_and_nothing_is_written() {
 }
 
 #[test]
-fn the_last_deeds_before_a_violation_are_a_page() {
+fn last_operations_before_a_violation_are_written_as_a_page() {
     let folder = tempfile::tempdir().expect("a folder");
     let page = folder.path().join("page.html");
     let html = page.to_str().expect("UTF-8");
@@ -152,7 +152,7 @@ fn the_last_deeds_before_a_violation_are_a_page() {
 }
 
 #[test]
-fn the_page_of_a_scale_report_holds_the_report() {
+fn page_of_a_scale_report_contains_the_report() {
     let args = ["scale", "--ops", "2000", "--cpus", "1..8", "--workload", "pairs,server=10"];
     let (code, page, err) = said(&uslab(&[&args[..], &["--html", "-"]].concat()));
     assert_eq!((code, err.as_str()), (Some(0), ""));

@@ -38,7 +38,7 @@ const FAULTS: &str = "slab:probability=20;page:probability=10;magazine:interval=
                       decommit:probability=50;constructor:probability=1;limit:interval=100;bitmap:interval=2";
 
 #[test]
-fn quick_runs_find_nothing_under_both_mechanisms_with_faults_and_without() {
+fn quick_runs_pass_with_both_mechanisms_with_and_without_faults() {
     let (mut operations, mut violations) = (0, 0);
     for rseq in [None, Some("off")] {
         for faults in [None, Some(FAULTS)] {
@@ -109,7 +109,7 @@ fn told(report: &Report, whats: &[&str]) {
 }
 
 #[test]
-fn an_object_that_is_freed_twice_is_found_and_its_story_told() {
+fn double_free_is_found_and_reported_with_the_objects_history() {
     // SAFETY: unsound on purpose: the object was freed before; the run must find that. Its memory stays mapped.
     let report = sabotaged("built-64", |cache, object| unsafe { cache.free(object) });
     told(&report, &["a free object was written to", "an object in use was overwritten", "double free"]);
@@ -124,7 +124,7 @@ fn an_object_that_is_freed_twice_is_found_and_its_story_told() {
 }
 
 #[test]
-fn a_write_after_the_free_is_found_by_the_next_owner() {
+fn write_after_free_is_found_by_the_next_owner() {
     // SAFETY: unsound on purpose: the object is free or has another owner; the run must find that. Its memory stays mapped: no
     // page is returned to the system under these workloads.
     let report = sabotaged("magazine-3", |_, object| unsafe { object.add(90).write_volatile(1) });
@@ -136,7 +136,7 @@ fn a_write_after_the_free_is_found_by_the_next_owner() {
 }
 
 #[test]
-fn an_object_that_nobody_holds_is_missed_by_the_census() {
+fn census_reports_a_leaked_object() {
     let report = sabotaged("raw-64", |cache, _| _ = cache.alloc(Gfp::KERNEL));
     told(&report, &["objects: threads hold"]);
     let story = &report.violations[0];
@@ -147,7 +147,7 @@ fn an_object_that_nobody_holds_is_missed_by_the_census() {
 }
 
 #[test]
-fn a_violation_is_exit_code_1_and_its_story_is_on_standard_output() {
+fn violation_exits_with_1_and_is_printed_on_standard_output() {
     let args = ["--ops", "200000", "--seconds", "60", "--seed", "5", "--threads", "4", "--leak", "raw-64"];
     let (code, out, err) = said(&uslab(&args).output().expect("the binary runs"));
     assert_eq!((code, err.as_str()), (Some(1), ""), "{out}");
@@ -188,7 +188,7 @@ fn an_interrupt_ends_the_run_with_its_census() {
 }
 
 #[test]
-fn a_page_for_a_person_says_what_was_done_and_how_it_ended() {
+fn text_report_shows_the_run_and_its_result() {
     let args = [
         "--ops",
         "100000",
@@ -213,7 +213,7 @@ fn a_page_for_a_person_says_what_was_done_and_how_it_ended() {
 }
 
 #[test]
-fn what_cannot_be_run_is_refused_with_what_is_accepted() {
+fn invalid_stress_options_are_refused_with_accepted_values() {
     let cases: [(&[&str], &str); 9] = [
         // Regression test: both were accepted: nothing leaked, so no leak was missed.
         (&["--leak", "nosuch"], "--leak nosuch: no such cache; expected one of word, raw-64, "),
@@ -246,7 +246,7 @@ fn the_help_names_every_fault_point() {
 }
 
 #[test]
-fn runs_of_three_shares_are_those_of_the_whole() {
+fn runs_of_three_shards_equal_the_whole() {
     let folder = tempfile::tempdir().unwrap();
     let file = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     let runs = |ops: &str, more: &[&str]| {

@@ -119,7 +119,7 @@ fn is_test(path: &str, sources: &[(PathBuf, String)]) -> bool {
 }
 
 #[test]
-fn every_claim_has_an_answer_and_every_answer_evidence_that_exists() {
+fn every_claim_has_an_answer_with_existing_evidence() {
     let root = workspace();
     let rows = rows(&std::fs::read_to_string(root.join(ROWS)).unwrap());
     let mut all = Vec::new();
@@ -343,7 +343,7 @@ fn one<'v>(
 
 /// Regression test: figures of the study came from an earlier state of the experiments, which was not noticed.
 #[test]
-fn every_exact_figure_is_what_the_experiment_finds() {
+fn every_exact_figure_equals_the_experiments_result() {
     let (mut wrong, mut checked) = (Vec::new(), 0);
     for page in [FINDINGS, ROWS] {
         let path = workspace().join(page);
@@ -403,7 +403,7 @@ fn the_page_of_findings_counts_the_answers() {
 }
 
 #[test]
-fn a_figure_that_no_experiment_finds_is_told() {
+fn figure_without_an_experiment_is_reported() {
     let text = "`12` 1,918<!--tlsf > a > b > c--> and ≈2.5 of E092, 32-bit, 2^32, set 3, 7th, 7. <!--9--> x64 5<!--given-->.";
     let figure = |text, measured, key| Figure { text, measured, key };
     assert_eq!(
@@ -425,7 +425,7 @@ fn a_figure_that_no_experiment_finds_is_told() {
 }
 
 #[test]
-fn a_figure_is_written_as_it_was_shown_and_nothing_around_it_changes() {
+fn rewritten_figure_keeps_its_format_and_the_text_around_it() {
     assert_eq!(["0", "228", "1918", "1000000.25"].map(grouped), ["0", "228", "1,918", "1,000,000.25"]);
     let line = "≈2.5 of 7<!--a > b > c--> and 1,918<!--d > e--> in 5<!--given-->.";
     let other = |key: &str, figure: &str| (key == "d > e").then(|| grouped("21918") + &figure[..0]);

@@ -109,7 +109,7 @@ fn example() -> String {
 }
 
 #[test]
-fn the_example_is_200_items_and_says_so_before_it_runs() {
+fn example_sweep_announces_its_200_items() {
     let report = json(&["sweep", &example()]);
     assert_eq!((&report["items"], &report["settings"]), (&200.into(), &10.into()), "{report}");
     let text = well(&["sweep", &example()], &[]);
@@ -128,7 +128,7 @@ fn the_example_is_200_items_and_says_so_before_it_runs() {
 
 /// The book's page has this example, and the output of `merge`.
 #[test]
-fn the_books_page_shows_what_merge_says() {
+fn book_shows_the_output_of_merge() {
     let page = std::fs::read_to_string(workspace().join("slab/book/src/sweep.md")).unwrap();
     let block = |kind: &str| page.split_once(&format!("```{kind}\n")).unwrap().1.split_once("```").unwrap().0;
     let text = std::fs::read_to_string(example()).unwrap();
@@ -140,7 +140,7 @@ fn the_books_page_shows_what_merge_says() {
 }
 
 #[test]
-fn shares_of_engines_are_the_whole_by_bytes() {
+fn merged_shards_equal_the_whole_byte_for_byte() {
     let sweep = Sweep::new(SMALL);
     let whole = sweep.run("whole", &[], &[]);
     assert!(whole.starts_with("24 items: 24 run in "), "{whole}");
@@ -175,7 +175,7 @@ fn shares_of_engines_are_the_whole_by_bytes() {
 }
 
 #[test]
-fn what_is_damaged_is_named_what_is_missing_is_counted_and_both_are_run_again() {
+fn damaged_and_missing_results_are_reported_and_run_again() {
     let sweep = Sweep::new(SMALL);
     sweep.run("r", &[], &[]);
     let expected = sweep.merged("r");
@@ -205,7 +205,7 @@ fn what_is_damaged_is_named_what_is_missing_is_counted_and_both_are_run_again() 
 }
 
 #[test]
-fn an_item_is_a_point_of_scale() {
+fn sweep_item_equals_a_point_of_scale() {
     let sweep = Sweep::new(SMALL);
     sweep.run("r", &[], &[]);
     let [csv, ..] = sweep.merged("r");
@@ -249,7 +249,7 @@ fn an_item_is_a_point_of_scale() {
 }
 
 #[test]
-fn a_page_and_a_report_say_which_setting_is_best_and_what_axes_explain() {
+fn page_and_report_show_the_best_setting_and_the_effect_of_each_axis() {
     let sweep = Sweep::new(SMALL);
     sweep.run("r", &[], &[]);
     let [.., html] = sweep.merged("r");
@@ -306,7 +306,7 @@ fn a_page_and_a_report_say_which_setting_is_best_and_what_axes_explain() {
 }
 
 #[test]
-fn a_trace_runs_on_its_own_cpus_and_a_changed_one_is_another_sweep() {
+fn trace_runs_on_its_cpus_and_a_changed_trace_is_another_sweep() {
     let sweep = Sweep::new("trace = [\"t.txt.zst\"]\ndesign = [\"slub\", \"bonwick94\"]\n");
     let trace = sweep.path("t.txt.zst");
     std::fs::copy(sample("ftrace-6.1.txt.zst"), &trace).unwrap();
@@ -349,7 +349,7 @@ fn json_of(output: &Output) -> Value {
 }
 
 #[test]
-fn on_other_cpus_a_trace_is_replayed_on_so_many() {
+fn cpus_axis_sets_the_cpus_of_a_replay() {
     let sweep = Sweep::new("trace = [\"t.zst\"]\ndesign = [\"slub\"]\ncpus = [2, 8]\n");
     std::fs::copy(sample("ftrace-6.1.txt.zst"), sweep.path("t.zst")).unwrap();
     sweep.run("r", &[], &[]);
@@ -361,7 +361,7 @@ fn on_other_cpus_a_trace_is_replayed_on_so_many() {
 }
 
 #[test]
-fn what_cannot_be_swept_is_refused_in_a_line_by_name() {
+fn invalid_sweep_is_refused_in_one_line_by_name() {
     for (text, parts) in [
         ("design = [\"slub\"]\n", &["neither `trace` nor `workload`"][..]),
         (
@@ -517,7 +517,7 @@ fn a_result_of_another_item_is_refused_and_left() {
 
 /// Regression test: with more seeds, or another order of designs, all items were run again without a message.
 #[test]
-fn a_sweep_that_is_changed_keeps_the_results_of_items_that_are_the_same() {
+fn changed_sweep_keeps_the_results_of_unchanged_items() {
     let sweep = Sweep::new(SMALL);
     let ran = sweep.run("r", &[], &[]);
     assert!(ran.starts_with("24 items: 24 run in "), "{ran}");
@@ -541,7 +541,7 @@ fn a_sweep_that_is_changed_keeps_the_results_of_items_that_are_the_same() {
 }
 
 #[test]
-fn without_a_terminal_a_run_says_how_far_it_is() {
+fn progress_without_a_terminal_is_printed_in_lines() {
     let sweep = Sweep::new(SMALL);
     let results = sweep.path("r");
     let run = ["sweep", "run", &sweep.file, "--results", &results, "--progress", "0", "--threads", "1"];
@@ -552,7 +552,7 @@ fn without_a_terminal_a_run_says_how_far_it_is() {
 }
 
 #[test]
-fn a_sample_has_each_setting_once() {
+fn sample_contains_each_setting_once() {
     let text = SMALL.replace(
         "capacity = [8, 64]",
         "capacity = [2, 8, 64]\ndepot_limit = [0, 1, 10, 100]\n[sample]\npoints = 8",
@@ -633,7 +633,7 @@ fn no_share_is_empty_and_who_asks_for_more_is_told() {
 }
 
 #[test]
-fn ctrl_c_says_what_is_kept() {
+fn ctrl_c_reports_the_kept_results() {
     let sweep = Sweep::new(&SMALL.replace("ops = 300", "ops = 200000"));
     let results = sweep.path("r");
     let child = command(&["sweep", "run", &sweep.file, "--results", &results, "--threads", "1"], &[])
@@ -680,7 +680,7 @@ fn on_a_full_disk_nothing_is_half_written_and_the_rest_stays() {
 }
 
 #[test]
-fn a_process_that_is_killed_leaves_whole_results_and_another_one_goes_on() {
+fn results_of_a_killed_process_are_complete_and_resumable() {
     let sweep = Sweep::new(&SMALL.replace("ops = 300", "ops = 60000"));
     sweep.run("whole", &[], &[]);
     let expected = sweep.merged("whole");
@@ -708,7 +708,7 @@ fn a_process_that_is_killed_leaves_whole_results_and_another_one_goes_on() {
 }
 
 #[test]
-fn the_script_for_slurm_runs_each_share_as_slurm_would() {
+fn slurm_script_runs_each_shard() {
     let sweep = Sweep::new(SMALL);
     sweep.run("whole", &[], &[]);
     let expected = sweep.merged("whole");
@@ -768,7 +768,7 @@ fn the_script_for_slurm_runs_each_share_as_slurm_would() {
 }
 
 #[test]
-fn the_job_for_kubernetes_is_one_to_its_own_types() {
+fn kubernetes_job_parses_as_a_kubernetes_job() {
     use k8s_openapi::api::batch::v1::Job;
     let sweep = Sweep::new(SMALL);
     let args = [
@@ -854,7 +854,7 @@ fn the_job_for_kubernetes_is_one_to_its_own_types() {
 }
 
 #[test]
-fn the_containers_file_builds_what_there_is() {
+fn container_file_builds_an_existing_target() {
     let text = well(&["sweep", "container"], &[]);
     let build = text.lines().find_map(|line| line.strip_prefix("RUN cargo ")).expect("a build");
     let known =
@@ -887,7 +887,7 @@ depot_limit = [0, 10, 200]
 ";
 
 #[test]
-fn tuning_ends_with_the_setting_that_the_whole_sweep_says_is_best() {
+fn tuning_finds_the_best_setting_of_the_whole_sweep() {
     let (sweep, stepped, engine) = (Sweep::new(TUNED), Sweep::new(TUNED), Sweep::new(TUNED));
     let whole = json(&["tune", &sweep.file]);
     let rounds = whole["rounds"].as_array().unwrap();
@@ -933,7 +933,7 @@ fn tuning_ends_with_the_setting_that_the_whole_sweep_says_is_best() {
 
 /// Regression test: results of the whole sweep were in the folder, and all rounds ran their items again.
 #[test]
-fn tuning_uses_results_that_are_there() {
+fn tuning_uses_existing_results() {
     let sweep = Sweep::new(TUNED);
     well(&["sweep", "run", &sweep.file], &[]);
     let report = json(&["tune", &sweep.file, "--no-run"]);
@@ -953,7 +953,7 @@ fn tuning_uses_results_that_are_there() {
 }
 
 #[test]
-fn settings_that_cannot_be_told_from_the_winner_are_marked() {
+fn settings_that_tie_with_the_winner_are_marked() {
     // Bursts of 2 never fill a magazine, so the depot's limit changes nothing.
     let sweep = Sweep::new(
         "workload = [\"bursts=2\"]\ndesign = [\"uslab-model\"]\ncpus = 2\nseed = [1, 2]\nops = 300\n[knobs.uslab-model]\n\
@@ -967,7 +967,7 @@ fn settings_that_cannot_be_told_from_the_winner_are_marked() {
 }
 
 #[test]
-fn rounds_of_another_tuning_are_not_gone_on_with() {
+fn rounds_of_another_tuning_are_refused() {
     let sweep = Sweep::new(TUNED);
     json(&["tune", &sweep.file, "--no-run"]);
     refused(&["tune", &sweep.file, "--no-run", "--by", "slabs"], &["round-1.toml", "remove "]);

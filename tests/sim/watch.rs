@@ -8,7 +8,7 @@ use std::io::Write;
 use terminal::on_a_terminal;
 
 #[test]
-fn on_a_terminal_it_draws_obeys_and_leaves_the_terminal_as_it_was() {
+fn watch_draws_obeys_keys_and_restores_the_terminal() {
     let (code, text, restored) = on_a_terminal(&["watch", "--design", "slub", "--cache", "dentry"], |keys| {
         keys.write_all(b"nq").unwrap();
     });
@@ -19,7 +19,7 @@ fn on_a_terminal_it_draws_obeys_and_leaves_the_terminal_as_it_was() {
 }
 
 #[test]
-fn a_moment_or_cache_that_there_is_not_is_named_without_a_picture() {
+fn watch_refuses_an_unknown_snapshot_or_cache_without_drawing() {
     for (args, part) in [
         (["watch", "--at", "99999999"], "--at 99999999: expected 0 to 672020, the operations of "),
         (["watch", "--cache", "none"], "--cache none: no such cache; expected one of "),
@@ -32,7 +32,7 @@ fn a_moment_or_cache_that_there_is_not_is_named_without_a_picture() {
 }
 
 #[test]
-fn without_a_terminal_it_says_what_does() {
+fn watch_without_a_terminal_names_the_alternative() {
     refused(
         &["watch"],
         &["uslab: standard output is no terminal; `uslab replay --at N --json` has the same moments\n"],

@@ -22,7 +22,7 @@ macro_rules! vectors {
 }
 
 #[test]
-fn vectors_and_boxes_of_both_versions() {
+fn vectors_and_boxes_work_with_both_crate_versions() {
     let subsystem = subsystem(2);
     let malloc = Malloc::new(&subsystem).unwrap();
     let kmalloc = subsystem.kmalloc();
@@ -78,7 +78,7 @@ fn containers_live_on_pools_by_class() {
 }
 
 #[test]
-fn containers_live_on_a_pool_of_one_size_as_far_as_its_slots_go() {
+fn containers_allocate_from_a_fixed_pool_up_to_its_slot_size() {
     use allocator_api2_04::vec::Vec;
     use uslab::pool::{FixedPool, HeapArea, Local, SlotLayout};
     let slots = SlotLayout::new(256, 16).unwrap();
@@ -106,7 +106,7 @@ fn containers_live_on_tlsf_and_best_fit_and_all_comes_back() {
 }
 
 #[test]
-fn containers_live_on_a_stack() {
+fn containers_allocate_from_a_stack() {
     use uslab::pool::{Local, MappedArea, StackAlloc};
     let mut stack = StackAlloc::new(MappedArea::new(BYTES, 4096).unwrap()).unwrap();
     let level = stack.mark().unwrap();
@@ -117,7 +117,7 @@ fn containers_live_on_a_stack() {
 }
 
 #[test]
-fn containers_live_in_an_arena_and_its_scopes_and_grow_in_place_on_top() {
+fn containers_in_an_arena_grow_in_place_on_top() {
     use allocator_api2_02::vec::Vec;
     use uslab::pool::{Arena, HeapArea, MappedArea};
     let mut fixed = Arena::new(MappedArea::new(BYTES, 4096).unwrap());
@@ -139,7 +139,7 @@ fn containers_live_in_an_arena_and_its_scopes_and_grow_in_place_on_top() {
 
 /// Memory requested as zeroed is zero, also if a block grows in place over bytes that were written before.
 #[test]
-fn what_grows_in_place_is_zero_behind() {
+fn block_zero_grown_in_place_has_zeroed_new_bytes() {
     use allocator_api2_04::alloc::Allocator;
     use uslab::pool::{BestFit, HeapArea, Local};
     let heap = Local::new(BestFit::new(HeapArea::new(4096, 16).unwrap()).unwrap());
@@ -160,7 +160,7 @@ fn what_grows_in_place_is_zero_behind() {
 }
 
 #[test]
-fn a_cache_serves_what_fits_its_objects() {
+fn cache_serves_layouts_that_fit_its_objects() {
     use allocator_api2_04::alloc::Allocator;
     let subsystem = subsystem(1);
     let cache = KmemCache::builder("box", 64).align(32).build_in(&subsystem).unwrap();
@@ -184,7 +184,7 @@ fn a_cache_serves_what_fits_its_objects() {
 }
 
 #[test]
-fn grown_memory_is_zero_behind_and_may_change_its_alignment() {
+fn zero_grown_memory_has_zeroed_new_bytes_at_any_alignment() {
     use allocator_api2_02::alloc::Allocator;
     let subsystem = subsystem(1);
     let malloc = Malloc::new(&subsystem).unwrap();
@@ -211,7 +211,7 @@ fn grown_memory_is_zero_behind_and_may_change_its_alignment() {
 }
 
 #[test]
-fn a_hash_map_in_slabs() {
+fn hash_map_allocates_from_slabs() {
     let subsystem = subsystem(1);
     let malloc = Malloc::new(&subsystem).unwrap();
     let mut map = hashbrown::HashMap::new_in(&malloc);

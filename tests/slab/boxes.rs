@@ -28,7 +28,7 @@ fn named(subsystem: &Subsystem, name: &str) -> Option<uslab::CacheInfo> {
 }
 
 #[test]
-fn the_frees_of_a_cache_that_is_left_go_straight_to_its_slabs() {
+fn frees_after_the_handles_drop_bypass_magazines() {
     let subsystem = subsystem(2);
     let alive = Arc::new(AtomicUsize::new(0));
     let counted = alive.clone();
@@ -56,7 +56,7 @@ fn the_frees_of_a_cache_that_is_left_go_straight_to_its_slabs() {
 /// An object that outlives its cache's handle is freed in the same way as before: with checks, with a reset, without magazines,
 /// on several nodes.
 #[test]
-fn caches_whose_frees_are_seen_end_after_their_handle() {
+fn caches_with_checked_frees_end_after_their_last_object() {
     let nodes = Subsystem::new(common::config(4, 2, 64 << 20)).unwrap();
     let cleared = Arc::new(Counter::new(0));
     for subsystem in [subsystem(2), nodes] {
@@ -88,7 +88,7 @@ fn caches_whose_frees_are_seen_end_after_their_handle() {
 }
 
 #[test]
-fn a_reset_and_a_destructor_that_panic_do_not_keep_a_cache_that_is_left() {
+fn panics_in_reset_and_destructor_do_not_keep_a_dropped_cache() {
     struct Loud;
     impl Drop for Loud {
         fn drop(&mut self) {
@@ -110,7 +110,7 @@ fn a_reset_and_a_destructor_that_panic_do_not_keep_a_cache_that_is_left() {
 }
 
 #[test]
-fn objects_that_wait_for_readers_end_a_cache_that_is_left() {
+fn last_deferred_free_ends_a_dropped_cache() {
     let _readers = common::READERS.lock();
     let subsystem = subsystem(1);
     let cache = ObjectCache::builder("deferred").ctor(|| 7_u64).build_in(&subsystem).unwrap();
@@ -126,7 +126,7 @@ fn objects_that_wait_for_readers_end_a_cache_that_is_left() {
 }
 
 #[test]
-fn caches_end_beside_reaps_reports_and_destroys() {
+fn caches_end_during_concurrent_reaps_reports_and_destroys() {
     let subsystem = subsystem(2);
     let done = Counter::new(0);
     std::thread::scope(|scope| {
@@ -158,7 +158,7 @@ fn caches_end_beside_reaps_reports_and_destroys() {
 /// The class number of a cache with objects in use is not reused after its handle was dropped: a late free never reaches another
 /// cache.
 #[test]
-fn late_frees_beside_new_caches_stay_out_of_them() {
+fn late_frees_do_not_enter_new_caches() {
     let subsystem = subsystem(2);
     let (give, take) = sync_channel::<OwnedBox<usize>>(32);
     std::thread::scope(|scope| {
@@ -192,7 +192,7 @@ fn a_box_is_a_word() {
 /// Subsystems on mappings, on the heap, and with several nodes: their boxes are freed on other threads, some of them after the
 /// handle or even the subsystem was dropped.
 #[test]
-fn the_boxes_of_many_subsystems_find_their_caches_from_any_thread() {
+fn boxes_of_many_subsystems_find_their_caches_from_any_thread() {
     const SUBSYSTEMS: usize = 200;
     let alive = Arc::new(AtomicUsize::new(0));
     let made: Vec<_> = (0..SUBSYSTEMS)
@@ -265,7 +265,7 @@ fn the_boxes_of_many_subsystems_find_their_caches_from_any_thread() {
 
 /// The last number goes to one cache; the next cache gets none.
 #[test]
-fn a_cache_for_which_no_number_is_left_works_and_says_so() {
+fn cache_without_a_class_number_works_and_reports_it() {
     on_cpu(0);
     let mut config = common::config(2, 1, 64 << 20);
     let faults = Faults::new(1);
@@ -303,7 +303,7 @@ fn a_cache_for_which_no_number_is_left_works_and_says_so() {
 }
 
 #[test]
-fn caches_that_are_off_or_have_magazines_were_refused_none() {
+fn caches_with_or_without_magazines_report_no_refusal() {
     let subsystem = subsystem(1);
     for magazines in [Magazines::Off, Magazines::BySize] {
         let cache =

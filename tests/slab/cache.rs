@@ -51,7 +51,7 @@ fn at_its_limit_a_cache_finds_what_another_cpu_keeps() {
 
 /// Destructors free other objects of their cache, one for each slab: while stacks are drained, while depots are, and after that.
 #[test]
-fn what_is_freed_while_a_cache_is_destroyed_is_in_no_magazine() {
+fn objects_freed_during_a_destroy_enter_no_magazine() {
     struct Rest(Vec<NonNull<u8>>, *const KmemCache);
     // SAFETY: any thread may use a cache, and its objects may be freed on any thread.
     unsafe impl Send for Rest {}
@@ -88,7 +88,7 @@ fn what_is_freed_while_a_cache_is_destroyed_is_in_no_magazine() {
 
 /// This includes the slabs beyond `min_partial` that are freed while magazines are emptied.
 #[test]
-fn shrinking_says_how_many_slabs_went() {
+fn shrink_returns_the_number_of_freed_slabs() {
     on_cpu(0);
     let subsystem = subsystem(2);
     let cache = KmemCache::builder("large", 4096)
@@ -122,7 +122,7 @@ fn out_of_memory_is_a_value_and_everything_comes_back() {
 
 /// The first attempt asks for less effort only if there is a smaller order to fall back to.
 #[test]
-fn a_slab_of_one_page_that_another_cpu_kept_is_no_fallback() {
+fn order_0_slab_from_another_cpus_pages_is_no_fallback() {
     let subsystem = Subsystem::new(config(2, 1, 4 << 20)).unwrap();
     let cache = KmemCache::builder("small", 64).build_in(&subsystem).unwrap();
     assert_eq!(cache.geometry().order(), Order::ZERO);
@@ -139,7 +139,7 @@ fn a_slab_of_one_page_that_another_cpu_kept_is_no_fallback() {
 }
 
 #[test]
-fn pages_are_cleared_where_somebody_counts_on_zeros_and_nowhere_else() {
+fn slab_pages_are_cleared_only_for_zero_on_free_caches() {
     let subsystem = subsystem(1);
     on_cpu(0);
     for zeros in [false, true] {
@@ -160,7 +160,7 @@ fn pages_are_cleared_where_somebody_counts_on_zeros_and_nowhere_else() {
 }
 
 #[test]
-fn both_halves_of_an_allocation_serve() {
+fn both_halves_of_an_allocation_are_usable() {
     let subsystem = Subsystem::new(Config::default()).unwrap();
     let cache = KmemCache::builder("halves", 64).check_frees(false).build_in(&subsystem).unwrap();
     let inlined = (0..1000).filter(|_| {
@@ -175,7 +175,7 @@ fn both_halves_of_an_allocation_serve() {
 }
 
 #[test]
-fn under_pressure_other_caches_give_their_empty_slabs() {
+fn empty_slabs_of_other_caches_are_freed_under_pressure() {
     let subsystem = Subsystem::new(config(1, 1, 4 << 20)).unwrap();
     // Without magazines, freed objects stay in empty slabs, up to `min_partial` slabs.
     let idle = KmemCache::builder("idle", 2048).magazines(Magazines::Off).build_in(&subsystem).unwrap();
@@ -269,7 +269,7 @@ fn what_cpus_keep_without_using_it_is_reaped_and_drained() {
 }
 
 #[test]
-fn bulk_is_all_or_nothing() {
+fn bulk_allocation_is_all_or_nothing() {
     let subsystem = subsystem(2);
     let cache = KmemCache::builder("o", 256).limit(Limit::Slabs(2)).build_in(&subsystem).unwrap();
     let all = 2 * cache.geometry().objects();
@@ -307,7 +307,7 @@ fn bulk_is_all_or_nothing() {
 }
 
 #[test]
-fn an_allocation_that_fails_at_a_limit_is_a_failure_and_costs_no_other_cache_anything() {
+fn allocation_refused_at_a_limit_takes_no_memory_from_other_caches() {
     for magazines in [Magazines::Off, Magazines::BySize] {
         let subsystem = subsystem(1);
         on_cpu(0);
@@ -326,7 +326,7 @@ fn an_allocation_that_fails_at_a_limit_is_a_failure_and_costs_no_other_cache_any
 }
 
 #[test]
-fn an_object_of_the_cpus_own_node_comes_from_its_magazines() {
+fn alloc_node_for_the_cpus_node_uses_its_magazines() {
     let subsystem = Subsystem::new(config(2, 2, 64 << 20)).unwrap();
     on_cpu(1);
     let cache = KmemCache::builder("o", 256).build_in(&subsystem).unwrap();
@@ -340,7 +340,7 @@ fn an_object_of_the_cpus_own_node_comes_from_its_magazines() {
 
 /// The oldest caches are kmalloc's, so their objects are also tested.
 #[test]
-fn no_cache_keeps_what_lay_on_cpus_that_have_gone() {
+fn drain_of_offline_cpus_empties_every_cache() {
     let subsystem = subsystem(2);
     on_cpu(1);
     let last = KmemCache::builder("last", 64).build_in(&subsystem).unwrap();
@@ -357,7 +357,7 @@ fn no_cache_keeps_what_lay_on_cpus_that_have_gone() {
 }
 
 #[test]
-fn bulk_that_ends_in_a_constructors_panic_gives_back_what_it_had() {
+fn bulk_allocation_that_panics_in_a_constructor_frees_its_objects() {
     let subsystem = subsystem(1);
     let calls = AtomicUsize::new(0);
     let cache = KmemCache::builder("o", 1000)
@@ -374,7 +374,7 @@ fn bulk_that_ends_in_a_constructors_panic_gives_back_what_it_had() {
 }
 
 #[test]
-fn what_is_used_and_what_is_merely_kept_are_told_apart() {
+fn info_distinguishes_used_from_cached_objects() {
     let subsystem = subsystem(2);
     let cache = KmemCache::builder("o", 64).build_in(&subsystem).unwrap();
     on_cpu(0);
@@ -441,7 +441,7 @@ fn each_object_is_constructed_once(whole_slabs: bool) {
 }
 
 #[test]
-fn a_constructor_that_panics_loses_nothing() {
+fn constructor_panic_leaks_nothing() {
     for (magazines, whole_slabs) in [
         (Magazines::BySize, false),
         (Magazines::Off, false),
@@ -493,7 +493,7 @@ fn destroy_refuses_while_objects_are_in_use_and_the_cache_goes_on() {
 }
 
 #[test]
-fn a_cache_that_is_dropped_with_objects_in_use_stays_in_the_reports_and_ends_with_the_last_of_them() {
+fn cache_dropped_with_live_objects_is_reported_until_the_last_free() {
     let subsystem = subsystem(1);
     let cache = KmemCache::builder("left", 64).build_in(&subsystem).unwrap();
     let objects = [(); 2].map(|()| cache.alloc(Gfp::KERNEL).unwrap());
@@ -512,7 +512,7 @@ fn a_cache_that_is_dropped_with_objects_in_use_stays_in_the_reports_and_ends_wit
 }
 
 #[test]
-fn a_cache_that_could_not_be_destroyed_has_its_magazines_again() {
+fn refused_destroy_reopens_the_magazines() {
     let subsystem = subsystem(1);
     on_cpu(0);
     let cache = KmemCache::builder("busy", 64).build_in(&subsystem).unwrap();
@@ -526,7 +526,7 @@ fn a_cache_that_could_not_be_destroyed_has_its_magazines_again() {
 
 /// Its last object may stay in use for long.
 #[test]
-fn a_cache_that_is_left_keeps_the_slabs_of_objects_in_use_and_hurries_nobody_s_deferred_frees() {
+fn dropped_cache_keeps_slabs_in_use_and_does_not_expedite_deferred_frees() {
     let _readers = READERS.lock();
     let subsystem = subsystem(1);
     on_cpu(0);
@@ -585,7 +585,7 @@ fn objects_belong_to_nodes_and_go_home() {
 }
 
 #[test]
-fn when_a_node_is_full_another_one_helps() {
+fn full_node_falls_back_to_another_node() {
     let subsystem = Subsystem::new(config(2, 2, 16 << 20)).unwrap();
     let cache = KmemCache::builder("page", 4096).build_in(&subsystem).unwrap();
     on_cpu(0);
@@ -812,7 +812,7 @@ fn more_objects_than_there_can_be_are_an_error_and_no_abort() {
 }
 
 #[test]
-fn numbers_of_a_builder_at_their_ends_are_errors_or_work() {
+fn extreme_builder_values_are_errors_or_work() {
     let subsystem = subsystem(1);
     let shorts = [0, 1, u16::MAX];
     for (capacity, stock) in shorts.iter().flat_map(|a| shorts.map(|b| (*a, b))) {
@@ -839,7 +839,7 @@ fn numbers_of_a_builder_at_their_ends_are_errors_or_work() {
 }
 
 #[test]
-fn caches_that_ask_for_it_share_one() {
+fn mergeable_caches_share_one_cache() {
     let subsystem = subsystem(1);
     let named = |name: &str, size| KmemCache::builder(name, size).merge();
     let first = named("first", 192).build_in(&subsystem).unwrap();
@@ -877,7 +877,7 @@ fn caches_that_ask_for_it_share_one() {
 }
 
 #[test]
-fn threads_that_share_and_drop_caches_at_once_lose_none() {
+fn concurrent_sharing_and_dropping_of_caches_loses_none() {
     let subsystem = subsystem(2);
     let (shared, together) = (Counter::new(0), std::sync::Barrier::new(2));
     std::thread::scope(|scope| {
@@ -912,7 +912,7 @@ fn threads_that_share_and_drop_caches_at_once_lose_none() {
 
 /// Regression test: a cache that was dropped while another thread reaped it was taken for one with objects in use, and leaked.
 #[test]
-fn a_cache_that_is_dropped_beside_a_reap_goes() {
+fn cache_dropped_during_a_reap_ends() {
     let _readers = READERS.lock();
     let subsystem = subsystem(2);
     let done = Counter::new(0);
@@ -944,7 +944,7 @@ fn a_cache_that_is_dropped_beside_a_reap_goes() {
 
 /// Regression test: a report, a reap or a drain skipped a cache because another one was dropped concurrently.
 #[test]
-fn a_cache_that_lives_throughout_is_in_every_report_and_drain_while_others_go() {
+fn live_cache_is_in_every_report_and_drain_while_others_end() {
     let subsystem = subsystem(2);
     for _ in 0..20 {
         let gone: Vec<_> = (0..150)
@@ -975,7 +975,7 @@ fn a_cache_that_lives_throughout_is_in_every_report_and_drain_while_others_go() 
 
 /// Regression test: a builder with the same description shared the destroyed cache, and never got an object.
 #[test]
-fn a_cache_that_is_destroyed_is_shared_with_nobody() {
+fn destroyed_cache_is_not_shared_with_a_new_builder() {
     let subsystem = subsystem(1);
     let build = || KmemCache::builder("merged", 64).merge().build_in(&subsystem).unwrap();
     let destroyed = build();

@@ -44,7 +44,7 @@ fn a_double_free_is_seen_when_its_second_copy_reaches_the_slab() {
 }
 
 #[test]
-fn several_double_frees_that_reach_the_slabs_together_are_all_named() {
+fn each_double_free_of_one_flush_is_reported() {
     let (subsystem, heard) = listening(false);
     let cache = KmemCache::builder("inode", 64).build_in(&subsystem).unwrap();
     let keep = cache.alloc_block(Gfp::KERNEL).unwrap();
@@ -100,7 +100,7 @@ fn a_double_free_is_seen_at_the_free_where_frees_are_checked() {
 }
 
 #[test]
-fn an_allocation_that_fails_half_way_leaves_no_object_out() {
+fn failed_bulk_allocation_leaves_no_object_in_use() {
     let (subsystem, heard) = listening(true);
     let cache = KmemCache::builder("o", 64).limit(Limit::Slabs(1)).build_in(&subsystem).unwrap();
     let mut all = [None; 65];
@@ -153,7 +153,7 @@ fn foreign_interior_and_wrong_cache_are_refused_at_the_free() {
 /// Regression test: the space after the last object of a slab with a limited number of objects was taken for
 /// objects.
 #[test]
-fn behind_the_last_object_of_a_limited_slab_nothing_is_freed() {
+fn free_past_the_last_object_of_a_limited_slab_is_refused() {
     for check in [true, false] {
         let (subsystem, heard) = listening(check);
         let pool = KmemCache::builder("pool", 64).limit(Limit::Objects(3)).build_in(&subsystem).unwrap();
@@ -270,7 +270,7 @@ fn what_is_no_object_has_no_size_and_is_not_moved() {
 }
 
 #[test]
-fn an_object_that_was_freed_has_no_size_where_frees_are_checked() {
+fn freed_object_has_no_size_if_frees_are_checked() {
     let (subsystem, heard) = listening(true);
     let kmalloc = subsystem.kmalloc();
     let object = kmalloc.alloc(100, Gfp::KERNEL).unwrap();
@@ -287,7 +287,7 @@ fn an_object_that_was_freed_has_no_size_where_frees_are_checked() {
 }
 
 #[test]
-fn pages_that_were_a_slab_are_nobodys_afterwards() {
+fn pages_of_a_freed_slab_have_no_owner() {
     let (subsystem, heard) = listening(true);
     let cache = KmemCache::builder("inode", 1000).build_in(&subsystem).unwrap();
     let object = cache.alloc(Gfp::KERNEL).unwrap();
@@ -355,7 +355,7 @@ fn huge_memory_is_told_from_what_lies_in_it_and_beside() {
 
 /// A free compares the object with the one on top of the CPU's stack even if frees are not checked.
 #[test]
-fn a_second_free_with_nothing_in_between_is_told_at_once() {
+fn immediate_double_free_is_detected_without_checks() {
     let (subsystem, heard) = listening(false);
     let cache = KmemCache::builder("inode", 64).build_in(&subsystem).unwrap();
     let object = cache.alloc(Gfp::KERNEL).unwrap();
@@ -381,7 +381,7 @@ fn a_second_free_with_nothing_in_between_is_told_at_once() {
 }
 
 #[test]
-fn a_census_between_a_double_free_and_its_discovery_is_a_violation_and_no_overflow() {
+fn census_before_a_double_free_is_detected_reports_a_violation() {
     let (subsystem, heard) = listening(false);
     let cache = KmemCache::builder("inode", 64).build_in(&subsystem).unwrap();
     let [object, between] = [(); 2].map(|()| cache.alloc(Gfp::KERNEL).unwrap());

@@ -72,7 +72,7 @@ const MIB: usize = 1 << 20;
 
 /// A table of zeros need not be written.
 #[test]
-fn pages_that_nobody_uses_take_no_memory() {
+fn unused_pages_take_no_memory() {
     alone("costs::four_terabytes", "");
 }
 #[test]
@@ -89,7 +89,7 @@ fn four_terabytes() {
 }
 
 #[test]
-fn a_thousand_caches_that_were_used_once_on_each_of_64_cpus_cost_little() {
+fn thousand_caches_used_once_on_64_cpus_take_little_memory() {
     alone("costs::thousand_caches", "");
 }
 #[test]
@@ -182,7 +182,7 @@ fn charged() -> usize {
 }
 
 #[test]
-fn a_start_and_a_hundred_caches_commit_little() {
+fn start_with_a_hundred_caches_commits_little_memory() {
     alone("costs::hundred_caches", "");
 }
 #[test]
@@ -212,7 +212,7 @@ fn hundred_caches() {
 }
 
 #[test]
-fn mappings_do_not_grow_with_caches_times_cpus() {
+fn number_of_mappings_is_independent_of_caches_times_cpus() {
     alone("costs::two_thousand_caches", "");
 }
 #[test]
@@ -231,7 +231,7 @@ fn two_thousand_caches() {
 }
 
 #[test]
-fn under_a_limit_of_one_gib_64_cpus_start_and_serve() {
+fn subsystem_of_64_cpus_works_in_one_gib_of_addresses() {
     alone("costs::little_address_space", "ulimit -v 1048576 &&");
 }
 #[test]
@@ -251,7 +251,7 @@ fn little_address_space() {
 }
 
 #[test]
-fn a_thousand_cpus_on_sixteen_nodes_start_and_serve() {
+fn subsystem_of_1000_cpus_on_16_nodes_works() {
     alone("costs::thousand_cpus", "");
 }
 #[test]
@@ -271,7 +271,7 @@ fn thousand_cpus() {
 }
 
 #[test]
-fn of_65536_caches_those_beyond_the_numbers_work_without_magazines() {
+fn caches_beyond_the_class_numbers_work_without_magazines() {
     alone("costs::many_caches", "");
 }
 #[test]
@@ -308,7 +308,7 @@ fn many_caches() {
 
 /// Regression test: the first sweep of a process had the number that means no sweep, and what it took was never flushed.
 #[test]
-fn the_first_sweep_of_a_process_is_given_away() {
+fn first_sweep_of_a_process_flushes_all_rounds() {
     alone("costs::first_sweep", "");
 }
 #[test]
@@ -325,7 +325,7 @@ fn first_sweep() {
 /// One sweep covers all caches: the caches after the one that panics would otherwise stay closed until the next sweep. Regression
 /// test: the panic reached the caller of the shrink, and the rest of the magazine was lost.
 #[test]
-fn a_handler_of_corruption_that_panics_in_a_shrink_stops_nothing() {
+fn shrink_continues_after_a_panic_of_the_corruption_handler() {
     let pages = PageConfig::default_for(Cpus::simulated(1, 1).unwrap());
     let corruption = std::sync::Arc::new(|corruption: &uslab::Corruption<'_>| panic!("{corruption}"));
     let config = Config { check_frees: false, corruption, ..Config::new(pages) };

@@ -180,7 +180,7 @@ fn a_refused_mmap_is_an_error_that_says_what_it_was_for() {
 
 /// Otherwise each cache would take an eighth of the address range.
 #[test]
-fn what_checked_frees_need_is_there_once_for_all_caches() {
+fn caches_share_the_bitmaps_of_checked_frees() {
     let (subsystem, faults) = faulty();
     let build = || KmemCache::builder("checked", 64).check_frees(true).build_in(&subsystem);
     let first = build().unwrap();
@@ -192,7 +192,7 @@ fn what_checked_frees_need_is_there_once_for_all_caches() {
 }
 
 #[test]
-fn a_refill_that_is_refused_half_way_keeps_what_was_there_and_no_more() {
+fn refill_refused_half_way_keeps_the_old_stock_only() {
     let (subsystem, faults) = faulty();
     for magazines in [Magazines::BySize, Magazines::Off] {
         let cache = KmemCache::builder("inode", 640).magazines(magazines).build_in(&subsystem).unwrap();
@@ -210,7 +210,7 @@ fn a_refill_that_is_refused_half_way_keeps_what_was_there_and_no_more() {
 /// From a magazine of four the CPU takes one object; it has no room for the other three and returns them to
 /// their slab.
 #[test]
-fn a_cpu_whose_stacks_are_refused_gets_what_a_depot_keeps() {
+fn cpu_without_stacks_takes_objects_from_the_depot() {
     let mut config = config(2, 1, 16 * MIB);
     let faults = Faults::new(1);
     config.pages.faults = faults.clone();
@@ -324,7 +324,7 @@ fn named_tests(text: &str) -> Vec<&str> {
 }
 
 #[test]
-fn every_test_that_the_tables_of_errors_name_is_there() {
+fn error_tables_name_existing_tests() {
     let slab = workspace().join("slab");
     let read = |path: &Path| std::fs::read_to_string(path).unwrap();
     let mut tests = read(&slab.join("src/cache/prefill.rs"));

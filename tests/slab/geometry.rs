@@ -46,7 +46,7 @@ fn linux_6_18_on_2_cpus() {
 
 /// The negative control: with another machine's number of CPUs, the rule must fail for many rows.
 #[test]
-fn a_wrong_cpu_count_is_seen() {
+fn wrong_cpu_count_changes_the_geometry() {
     for (name, cpus) in [("linux-6.12-4cpu.slabinfo", 4), ("linux-6.18-2cpu.slabinfo", 2)] {
         let info = data(name);
         for wrong in [1, 2, 4, 8, 64].into_iter().filter(|&wrong| wrong != cpus) {
@@ -57,7 +57,7 @@ fn a_wrong_cpu_count_is_seen() {
 }
 
 #[test]
-fn every_snapshot_of_the_trace_library() {
+fn geometry_matches_every_snapshot_of_the_trace_library() {
     let Some(root) = std::env::var_os("USLAB_TRACES") else {
         return;
     };
@@ -78,7 +78,7 @@ fn every_snapshot_of_the_trace_library() {
 /// Compares the stride from size and alignment, and `min_partial`, with sysfs. Caches with a constructor and type-stable caches
 /// have a free-list pointer after the object in the kernel, and none here.
 #[test]
-fn every_attribute_table_of_the_trace_library() {
+fn geometry_matches_every_attribute_table_of_the_trace_library() {
     let Some(root) = std::env::var_os("USLAB_TRACES") else {
         return;
     };

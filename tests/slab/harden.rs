@@ -110,7 +110,7 @@ fn canaries_and_slab_debug_in_one_cache_do_not_take_each_other_for_damage() {
 
 /// Regression test: with canaries and without guard pages, each of these frees was refused.
 #[test]
-fn a_block_of_pages_is_freed_by_its_size_beside_canaries() {
+fn page_block_is_freed_by_its_size_with_canaries() {
     let (subsystem, heard) = hardened(Harden { canaries: true, ..Harden::OFF });
     let malloc = Malloc::new(&subsystem).unwrap();
     for size in [33_000, 40_000, 1 << 20] {
@@ -128,7 +128,7 @@ fn a_block_of_pages_is_freed_by_its_size_beside_canaries() {
 
 /// Regression test: frees bypassed the quarantine and went straight to the magazines.
 #[test]
-fn while_a_profile_runs_freed_objects_are_kept_from_use_as_well() {
+fn quarantine_works_while_a_profile_runs() {
     let (subsystem, _) = hardened(Harden { quarantine: 64 << 10, ..Harden::OFF });
     let cache = KmemCache::builder("kept", 64).build_in(&subsystem).unwrap();
     subsystem.start_profile(4096).unwrap();
@@ -222,7 +222,7 @@ fn a_free_of_another_size_is_named() {
 /// Regression test: the size was reported as wrong if the alignment is larger: a reused mapping may be an eighth larger than
 /// requested.
 #[test]
-fn memory_in_a_mapping_that_was_used_before_is_of_the_size_that_was_asked_for() {
+fn memory_in_a_reused_mapping_has_the_requested_size() {
     let (mut config, heard) = (Config { check_frees: true, ..config(2, 1, 64 << 20) }, Heard::default());
     heard.listen(&mut config);
     on_cpu(0);
@@ -241,7 +241,7 @@ fn memory_in_a_mapping_that_was_used_before_is_of_the_size_that_was_asked_for() 
 
 /// Regression test: they were unmapped without being counted, so a reaper saw no change.
 #[test]
-fn mappings_that_have_rested_for_long_enough_go_back_and_are_counted() {
+fn idle_mappings_are_unmapped_and_counted() {
     let (subsystem, _) = hardened(Harden { guard_pages: true, ..Harden::OFF });
     let malloc = Malloc::new(&subsystem).unwrap();
     let unmapped = || subsystem.info().huge.unmapped;
@@ -255,7 +255,7 @@ fn mappings_that_have_rested_for_long_enough_go_back_and_are_counted() {
 
 /// Regression test: a write before an object was reported only if the object before it was in use, and when that one was freed.
 #[test]
-fn a_write_between_two_objects_is_named_when_either_is_freed() {
+fn write_between_two_objects_is_reported_when_either_is_freed() {
     let (subsystem, heard) = hardened(Harden { canaries: true, ..Harden::OFF });
     let cache = KmemCache::builder("inode", 64).build_in(&subsystem).unwrap();
     let stride = cache.geometry().stride();
@@ -398,7 +398,7 @@ fn a_write_to_a_free_object_is_named_when_it_is_handed_out() {
 }
 
 #[test]
-fn all_that_is_handed_out_is_zero_where_that_is_asked_for() {
+fn zero_on_alloc_zeroes_every_allocation() {
     let (subsystem, heard) = hardened(Harden { zero_on_alloc: true, ..Harden::OFF });
     let malloc = Malloc::new(&subsystem).unwrap();
     for size in [24, 1000, 40_000, 5 << 20] {
@@ -427,7 +427,7 @@ fn order(harden: Harden) -> Vec<usize> {
 }
 
 #[test]
-fn the_order_of_objects_is_drawn_follows_from_the_seed_and_leaves_none_out() {
+fn random_object_order_follows_the_seed_and_is_complete() {
     let seeded = |seed| order(Harden { random_order: true, seed: Some(seed), ..Harden::OFF });
     assert!(order(Harden::OFF)[..64].is_sorted(), "of a slab");
     for seed in 1..=20 {
@@ -445,7 +445,7 @@ fn the_order_of_objects_is_drawn_follows_from_the_seed_and_leaves_none_out() {
 
 /// Regression test: the order depended on the page alone.
 #[test]
-fn a_slab_that_is_made_anew_hands_out_its_objects_in_another_order() {
+fn recreated_slab_uses_another_object_order() {
     let (subsystem, _) = hardened(Harden { random_order: true, seed: Some(7), ..Harden::OFF });
     let cache =
         KmemCache::builder("again", 64).magazines(uslab::Magazines::Off).build_in(&subsystem).unwrap();
@@ -461,7 +461,7 @@ fn a_slab_that_is_made_anew_hands_out_its_objects_in_another_order() {
 }
 
 #[test]
-fn what_is_freed_is_used_again_late_and_counted_meanwhile() {
+fn quarantined_objects_are_reused_late_and_counted() {
     let (subsystem, heard) = hardened(Harden { quarantine: 64 << 10, ..Harden::OFF });
     let cache = KmemCache::builder("kept", 256).build_in(&subsystem).unwrap();
     let mut last = BTreeSet::new();
@@ -522,7 +522,7 @@ fn what_is_freed_is_used_again_late_and_counted_meanwhile() {
 }
 
 #[test]
-fn a_cache_at_its_limit_gets_what_is_kept_from_use() {
+fn cache_at_its_limit_takes_quarantined_objects() {
     let (subsystem, _) = hardened(Harden { quarantine: 1 << 20, ..Harden::OFF });
     let cache = KmemCache::builder("limited", 1024).limit(Limit::Slabs(1)).build_in(&subsystem).unwrap();
     let all = cache.geometry().objects();
@@ -537,7 +537,7 @@ fn a_cache_at_its_limit_gets_what_is_kept_from_use() {
 
 #[test]
 #[cfg_attr(uslab_heap, ignore = "the heap protects nothing")]
-fn memory_of_no_bytes_is_an_address_of_its_own_that_nobody_can_touch() {
+fn zero_size_memory_has_a_distinct_inaccessible_address() {
     let (subsystem, heard) = hardened(Harden { zero_size: true, ..Harden::OFF });
     let malloc = Malloc::new(&subsystem).unwrap();
     let nothing: Vec<_> = (0..1000).map(|_| malloc.alloc(layout(0), Gfp::ZERO).unwrap()).collect();
@@ -597,7 +597,7 @@ fn is_readable(memory: NonNull<u8>) -> bool {
 
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
-fn nobody_can_touch_the_page_behind_the_objects_of_a_slab() {
+fn page_after_the_objects_of_a_slab_is_inaccessible() {
     let (subsystem, heard) = hardened(Harden { slab_guards: true, ..Harden::OFF });
     for (size, limit) in
         [(24, None), (600, None), (600, Some(Limit::Objects(3))), (4096, None), (32 << 10, None)]
@@ -638,7 +638,7 @@ fn nobody_can_touch_the_page_behind_the_objects_of_a_slab() {
 /// Each guard adds two mappings to those that a process may have. Guards use at most a quarter of them, with slabs of four pages.
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
-fn slabs_behind_the_first_pages_have_no_guard() {
+fn slabs_beyond_the_first_pages_have_no_guard() {
     let most = std::fs::read_to_string("/proc/sys/vm/max_map_count").unwrap().trim().parse::<u32>().unwrap();
     if most > 1 << 17 {
         println!("{most} mappings are for more pages than are to be had here");
@@ -663,7 +663,7 @@ fn slabs_behind_the_first_pages_have_no_guard() {
 
 /// Random work of four threads with all options: nothing is lost, nothing is shared, nothing is reported.
 #[test]
-fn a_hardened_malloc_serves_random_work_and_nothing_is_lost() {
+fn hardened_malloc_loses_nothing_under_random_work() {
     for seed in 1..=3 {
         let (subsystem, heard) = hardened(Harden { seed: Some(seed), ..Harden::ALL });
         let malloc = Malloc::new(&subsystem).unwrap();
@@ -752,7 +752,7 @@ fn is_sampled(subsystem: &Subsystem, memory: NonNull<u8>) -> bool {
 
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
-fn one_in_many_allocations_is_sampled_and_serves_as_any_other() {
+fn sampled_allocation_is_usable_like_any_other() {
     for every in [50, 500] {
         let (subsystem, malloc, heard) = guarded(every, true);
         let mut sampled = 0;
@@ -785,7 +785,7 @@ fn one_in_many_allocations_is_sampled_and_serves_as_any_other() {
 
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
-fn what_is_wrong_with_a_sample_is_named_at_its_free() {
+fn errors_on_a_sample_are_reported_at_its_free() {
     let (subsystem, malloc, heard) = guarded(1, false);
     let sample = |size| {
         let memory = (0..1000).map(|_| malloc.alloc(layout(size), Gfp::KERNEL).unwrap());
@@ -817,7 +817,7 @@ fn what_is_wrong_with_a_sample_is_named_at_its_free() {
 /// Magazines serve the program for ever, so otherwise no allocation would be sampled.
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
-fn a_program_that_never_misses_is_sampled_once_an_interval() {
+fn program_without_misses_is_sampled_once_per_interval() {
     let (subsystem, malloc, _) = guarded(10_000, false);
     let pairs = |n| {
         let mut sampled = 0;
@@ -848,7 +848,7 @@ fn a_program_that_never_misses_is_sampled_once_an_interval() {
 /// which stands for 64 allocations.
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
-fn a_cache_is_sampled_as_often_as_asked_for_whatever_serves_it() {
+fn cache_is_sampled_at_the_configured_rate_on_every_path() {
     let (subsystem, _, _) = guarded(10_000, false);
     let cache = KmemCache::builder("sampled", 64).build_in(&subsystem).unwrap();
     let pairs = |n| {
@@ -867,7 +867,7 @@ fn a_cache_is_sampled_as_often_as_asked_for_whatever_serves_it() {
 
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
-fn samples_of_a_parent_are_the_childs_too() {
+fn child_of_a_fork_inherits_samples() {
     let (subsystem, malloc, heard) = guarded(1, false);
     let memory: Vec<_> = (0..100).map(|_| malloc.alloc(layout(64), Gfp::KERNEL).unwrap()).collect();
     // SAFETY: this thread continues as the child's would, and no other thread uses the subsystem.
@@ -892,7 +892,7 @@ fn guarded_caches(guard_every: u32) -> (Subsystem, KmemCache, KmemCache, Heard) 
 
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
-fn objects_of_caches_and_of_kmalloc_are_sampled_whatever_way_they_come_and_go() {
+fn objects_of_caches_and_kmalloc_are_sampled_on_every_path() {
     let (subsystem, cache, limited, heard) = guarded_caches(20);
     let kmalloc = subsystem.kmalloc();
     let sampled = std::cell::Cell::new(0);
@@ -944,7 +944,7 @@ fn objects_of_caches_and_of_kmalloc_are_sampled_whatever_way_they_come_and_go() 
 /// Not sampled: objects that must stay constructed, that are readable when free, or that count towards a limit.
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
-fn objects_of_at_most_a_page_that_nothing_is_kept_of_are_sampled() {
+fn small_objects_without_construction_are_sampled() {
     let (subsystem, _, heard) = guarded(1, true);
     let account = Account::new_in(&subsystem, usize::MAX);
     let builder = |size| KmemCache::builder("one", size);
@@ -1009,7 +1009,7 @@ fn make_a_mistake(what: &str, of_kmalloc: bool) {
 
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
-fn what_is_wrong_with_a_sampled_object_of_a_cache_or_of_kmalloc_is_named_with_both_stacks() {
+fn errors_on_sampled_objects_are_reported_with_both_stacks() {
     let variable = "USLAB_TEST_MISTAKE";
     if let Ok(mistake) = std::env::var(variable) {
         let (of, what) = mistake.split_once(' ').unwrap();
@@ -1038,7 +1038,7 @@ fn what_is_wrong_with_a_sampled_object_of_a_cache_or_of_kmalloc_is_named_with_bo
 
 /// Regression test: objects kept in reserve were neither checked nor wiped, and a double free put an object there twice.
 #[test]
-fn a_reserve_is_as_hardened_as_its_cache() {
+fn reserve_is_hardened_like_its_cache() {
     for harden in [
         Harden { zero_on_alloc: true, ..Harden::OFF },
         Harden { zero_on_free: true, ..Harden::OFF },
@@ -1067,7 +1067,7 @@ fn a_reserve_is_as_hardened_as_its_cache() {
 
 /// Regression test: marking the new end overwrote the evidence of the write.
 #[test]
-fn a_write_behind_an_object_that_grows_in_place_is_named() {
+fn write_past_an_object_is_reported_when_it_grows_in_place() {
     let (subsystem, heard) = hardened(Harden { canaries: true, ..Harden::OFF });
     let malloc = Malloc::new(&subsystem).unwrap();
     for sized in [false, true] {
@@ -1092,7 +1092,7 @@ fn a_write_behind_an_object_that_grows_in_place_is_named() {
 
 /// Regression test: bytes beyond the requested size were a previous owner's, and a `realloc` in place exposed them.
 #[test]
-fn large_memory_is_zero_up_to_its_end_where_what_others_left_is_not_to_be_seen() {
+fn hardened_large_memory_is_zero_up_to_its_end() {
     for harden in
         [Harden { zero_on_alloc: true, ..Harden::OFF }, Harden { zero_on_free: true, ..Harden::OFF }]
     {

@@ -30,7 +30,7 @@ impl Drop for Deflate {
 
 /// Regression test: the first allocation constructed a whole slab of 128 objects.
 #[test]
-fn an_allocation_constructs_one_object() {
+fn allocation_constructs_only_one_object() {
     let subsystem = subsystem(1);
     let held = Arc::new(AtomicUsize::new(0));
     let new = held.clone();
@@ -60,7 +60,7 @@ fn an_allocation_constructs_one_object() {
 /// Regression test: 256 MiB were never freed: the thread did not start, because slabs of 8 pages do not
 /// justify one.
 #[test]
-fn the_reapers_thread_ends_objects_that_nobody_uses() {
+fn reaper_thread_destructs_unused_objects() {
     let reap_every = Some(Duration::from_millis(10));
     let subsystem = Subsystem::new(Config { reap_every, ..config(2, 1, 64 << 20) }).unwrap();
     let held = Arc::new(AtomicUsize::new(0));
@@ -78,7 +78,7 @@ fn the_reapers_thread_ends_objects_that_nobody_uses() {
 }
 
 #[test]
-fn a_burst_of_objects_that_say_what_they_hold_leaves_a_surplus_without_a_thread() {
+fn burst_of_weighed_objects_is_freed_without_a_reaper_thread() {
     on_cpu(0);
     for weighed in [false, true] {
         let subsystem = subsystem(1);
@@ -105,7 +105,7 @@ fn a_burst_of_objects_that_say_what_they_hold_leaves_a_surplus_without_a_thread(
 }
 
 #[test]
-fn limits_and_accounts_are_charged_with_what_objects_hold() {
+fn limits_and_accounts_are_charged_for_memory_held_by_objects() {
     let subsystem = subsystem(1);
     let (new, slab) = (|| vec![0_u8; HELD], 4096);
     let limited =
@@ -133,7 +133,7 @@ fn limits_and_accounts_are_charged_with_what_objects_hold() {
 }
 
 #[test]
-fn who_waits_for_what_objects_hold_is_served() {
+fn waiter_for_memory_held_by_objects_is_served() {
     let subsystem = subsystem(2);
     let limit = Limit::Bytes(HELD as u64 + 4096);
     let cache = ObjectCache::builder("limited").ctor(|| vec![0_u8; HELD]).holds(HELD).limit(limit);
@@ -159,7 +159,7 @@ fn who_waits_for_what_objects_hold_is_served() {
 
 /// A constructor that fails or panics holds nothing.
 #[test]
-fn what_is_not_constructed_is_not_charged() {
+fn failed_construction_is_not_charged() {
     let subsystem = subsystem(1);
     let cache =
         KmemCache::builder("refused", 64).try_ctor(|_| false).holds(HELD).build_in(&subsystem).unwrap();
@@ -171,7 +171,7 @@ fn what_is_not_constructed_is_not_charged() {
 
 /// A panic of the weight is dropped with its payload.
 #[test]
-fn a_weight_that_panics_ends_nothing_else() {
+fn panic_of_a_weight_stops_no_other_operation() {
     let subsystem = subsystem(1);
     let cache = ObjectCache::builder("bomb").ctor(|| 0_u64).weigh(|_| panic!("on purpose"));
     let cache = cache.build_in(&subsystem).unwrap();
@@ -184,7 +184,7 @@ fn a_weight_that_panics_ends_nothing_else() {
 
 /// The error of a typed constructor reaches the allocation's caller once; the next allocation tries again.
 #[test]
-fn a_typed_constructor_that_refuses_says_why() {
+fn error_of_a_typed_constructor_reaches_the_caller() {
     let subsystem = subsystem(1);
     let [most, held] = [3 * HELD, 0].map(|bytes| Arc::new(AtomicUsize::new(bytes)));
     let (limit, new) = (most.clone(), held.clone());
@@ -213,7 +213,7 @@ fn a_typed_constructor_that_refuses_says_why() {
 /// Three threads use a cache, reap it and shrink it. Constructions minus destructions must equal the
 /// constructed objects.
 #[test]
-fn what_is_constructed_adds_up_beside_reaps_and_destructors() {
+fn constructions_minus_destructions_equal_the_constructed_objects() {
     let subsystem = subsystem(4);
     let held = Arc::new(AtomicUsize::new(0));
     let new = held.clone();
@@ -244,7 +244,7 @@ fn what_is_constructed_adds_up_beside_reaps_and_destructors() {
 
 /// Regression test: the destruction was refused, because the reaper was holding objects.
 #[test]
-fn a_cache_is_destroyed_beside_who_destructs_its_free_objects() {
+fn cache_is_destroyed_while_a_reaper_destructs_its_free_objects() {
     struct Slow(u64, u64);
     impl Drop for Slow {
         fn drop(&mut self) {

@@ -14,7 +14,7 @@ fn node(subsystem: &Subsystem, object: core::ptr::NonNull<u8>) -> u32 {
 /// Four CPUs on two nodes allocate, free, and pass a third of their objects to the next CPU, while another thread reads the
 /// statistics.
 #[test]
-fn after_a_load_the_four_places_add_up_and_the_counts_are_those_of_the_threads() {
+fn places_of_objects_add_up_and_counts_match_the_threads() {
     for magazines in [Magazines::BySize, Magazines::Off] {
         let subsystem = Subsystem::new(config(4, 2, 64 << 20)).unwrap();
         let cache = KmemCache::builder("o", 200).magazines(magazines).build_in(&subsystem).unwrap();
@@ -89,7 +89,7 @@ fn after_a_load_the_four_places_add_up_and_the_counts_are_those_of_the_threads()
 }
 
 #[test]
-fn magazines_serve_what_goes_back_and_forth_and_slabs_what_does_not() {
+fn magazines_serve_alternating_operations_and_slabs_serve_bulk() {
     let subsystem = subsystem(1);
     let fixed = Magazines::Sized { capacity: 4, stock: 0, depot_limit: 2 };
     let cache = KmemCache::builder("o", 64).magazines(fixed).check_frees(false).build_in(&subsystem).unwrap();
@@ -149,7 +149,7 @@ fn pages_are_counted_by_the_order_that_each_slab_has() {
 
 /// A snapshot and its views: the kernel's table as text and as JSON, and all statistics as JSON.
 #[test]
-fn every_view_shows_the_same_snapshot() {
+fn all_report_formats_show_the_same_snapshot() {
     let subsystem = subsystem(2);
     let cache = KmemCache::builder("inode", 640).build_in(&subsystem).unwrap();
     let held = cache.alloc_blocks(Gfp::KERNEL, 70).unwrap();
@@ -289,7 +289,7 @@ fn classes<T>(paths: impl Fn() -> Paths, operations: impl IntoIterator<Item = T>
 
 /// One CPU, magazines of four, slabs of eight objects: the expected level of each operation, worked out by hand.
 #[test]
-fn each_operation_is_of_the_class_of_the_dearest_thing_it_did() {
+fn each_operation_counts_at_the_level_that_served_it() {
     use Path::{Commit, Cpu, Pages, Slab};
     let subsystem = subsystem(1);
     let four = Magazines::Sized { capacity: 4, stock: 0, depot_limit: 1 };
@@ -334,7 +334,7 @@ fn each_operation_is_of_the_class_of_the_dearest_thing_it_did() {
 /// Without magazines no operation counts below `slab`, and a free that empties a slab beyond those that are kept frees its pages.
 /// The first of these go on the CPU's stack of pages, which is committed for them.
 #[test]
-fn without_magazines_each_operation_locks_its_node() {
+fn each_operation_without_magazines_locks_its_node() {
     use Path::{Commit, Pages, Slab};
     let subsystem = subsystem(1);
     let cache = KmemCache::builder("o", 2048).magazines(Magazines::Off).build_in(&subsystem).unwrap();
@@ -356,7 +356,7 @@ fn without_magazines_each_operation_locks_its_node() {
 /// Allocations of page blocks are operations on pages: blocks from the CPU's stack count as `cpu`, larger ones as the zone's, and
 /// mappings as the system's.
 #[test]
-fn memory_beyond_caches_is_counted_by_path_too() {
+fn large_memory_is_counted_by_path() {
     use Path::{Commit, Cpu, Pages};
     let subsystem = subsystem(1);
     let large = || subsystem.info().kmalloc_large.paths;
@@ -379,7 +379,7 @@ fn memory_beyond_caches_is_counted_by_path_too() {
 
 /// Regression test: the 52 caches of kmalloc filled tables and Prometheus with 1,234 series of zeros.
 #[test]
-fn caches_that_never_had_a_slab_are_shown_only_to_who_asks() {
+fn caches_that_never_had_a_slab_are_shown_on_request_only() {
     let subsystem = subsystem(2);
     let cache = KmemCache::builder("inode", 640).build_in(&subsystem).unwrap();
     KmemCache::builder("none", 64).build_in(&subsystem).map(core::mem::forget).unwrap();
@@ -406,7 +406,7 @@ fn caches_that_never_had_a_slab_are_shown_only_to_who_asks() {
 
 /// Regression test: its row was taken for a comment.
 #[test]
-fn a_cache_whose_name_begins_like_a_comment_is_read_back() {
+fn cache_name_with_a_leading_hash_is_read_back() {
     let subsystem = subsystem(1);
     let caches = ["#queue", "#"].map(|name| KmemCache::builder(name, 64).build_in(&subsystem).unwrap());
     on_cpu(0);
@@ -418,7 +418,7 @@ fn a_cache_whose_name_begins_like_a_comment_is_read_back() {
 
 /// Regression test: a slab that got no memory also counted.
 #[test]
-fn the_most_slabs_at_a_time_are_those_that_there_were() {
+fn peak_of_slabs_equals_the_most_that_existed() {
     let subsystem = Subsystem::new(config(1, 1, 4 << 20)).unwrap();
     let cache = KmemCache::builder("peak", 1000).magazines(Magazines::Off).build_in(&subsystem).unwrap();
     on_cpu(0);

@@ -10,7 +10,7 @@ use uslab_magazine::{Cpus, on_cpu};
 
 /// Regression test: a free of such memory panicked.
 #[test]
-fn memory_of_a_node_without_cpus_comes_and_goes() {
+fn memory_of_a_node_without_cpus_is_allocated_and_freed() {
     let mut config = config(2, 2, 0);
     let nodes = vec![vec![(ZoneKind::Normal, 4096)]; 3];
     config.pages = PageConfig::with_nodes(Cpus::simulated(2, 2).unwrap(), nodes);
@@ -80,7 +80,7 @@ fn size_zero_is_a_value() {
 }
 
 #[test]
-fn what_rounding_adds_to_an_object_of_a_cache_may_be_used() {
+fn bytes_added_by_rounding_are_usable() {
     let subsystem = subsystem(1);
     let cache = KmemCache::builder("odd", 100).build_in(&subsystem).unwrap();
     let (size, stride) = (cache.geometry().object_size(), cache.geometry().stride());
@@ -107,7 +107,7 @@ fn arrays_that_overflow_and_sizes_beyond_a_block_are_errors() {
 }
 
 #[test]
-fn zeroed_memory_is_zero_though_it_was_used_before() {
+fn reused_memory_is_zero_if_zero_is_requested() {
     let subsystem = subsystem(1);
     for size in [8, 96, 1000, 8192, 8193, 100_000] {
         for _ in 0..3 {
@@ -132,7 +132,7 @@ fn large_requests_are_pages_by_order_and_counted() {
 }
 
 #[test]
-fn a_large_request_gets_what_caches_keep_without_using_it() {
+fn large_request_reclaims_idle_memory_of_caches() {
     let subsystem = Subsystem::new(config(1, 1, 4 << 20)).unwrap();
     let idle = KmemCache::builder("idle", 2048).magazines(Magazines::Off).build_in(&subsystem).unwrap();
     drop((0..64).map(|_| idle.alloc_block(Gfp::KERNEL).unwrap()).collect::<Vec<_>>());

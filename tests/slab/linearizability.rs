@@ -89,7 +89,7 @@ fn no_object_has_two_owners() {
 }
 
 #[test]
-fn a_pool_that_looks_and_takes_in_two_lock_holds_is_caught() {
+fn pool_with_split_check_and_take_is_detected() {
     let wrong = |round| {
         let objects = Mutex::new((0..1000).collect::<Vec<usize>>());
         let alloc = || {
@@ -151,7 +151,7 @@ fn take_turns(
 }
 
 #[test]
-fn a_pool_refuses_only_while_its_reserve_is_out() {
+fn pool_refuses_only_while_its_reserve_is_in_use() {
     let mut refused = 0;
     for round in 0..ROUNDS {
         let subsystem = Subsystem::new(Config::default()).unwrap();
@@ -175,7 +175,7 @@ fn a_pool_refuses_only_while_its_reserve_is_out() {
 }
 
 #[test]
-fn a_reserve_that_is_filled_later_is_caught() {
+fn reserve_refilled_late_is_detected() {
     let wrong = |round| {
         let (objects, later) = (Mutex::new((0..3).collect::<Vec<usize>>()), Mutex::new(vec![]));
         // The wrong wrapper frees an object only at the next free.
@@ -255,7 +255,7 @@ fn name_each_other(
 }
 
 #[test]
-fn a_handle_names_its_object_up_to_its_free() {
+fn handle_names_its_object_until_it_is_freed() {
     for round in 0..ROUNDS {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let builder = ObjectCache::builder("linear").ctor(|| 0_u64);
@@ -267,7 +267,7 @@ fn a_handle_names_its_object_up_to_its_free() {
 }
 
 #[test]
-fn a_table_under_a_lock_is_linearizable_and_one_that_looks_first_is_caught() {
+fn locked_table_is_linearizable_and_check_then_act_is_detected() {
     let run = |round, two_holds: bool| {
         let table = Mutex::new(HandleTable::<u32>::new());
         let remove = |handle| {
@@ -316,7 +316,7 @@ fn place(op: &Kept) -> usize {
 
 /// Places are addresses: a value stays where it was inserted, and no other value is put there until it is removed.
 #[test]
-fn a_value_of_a_hive_stays_until_it_is_removed_and_one_that_is_reported_late_is_caught() {
+fn hive_values_stay_until_removed_and_late_reports_are_detected() {
     let run = |round, late: bool| {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let hive =

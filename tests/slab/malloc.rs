@@ -55,7 +55,7 @@ fn walk(sizes: &[usize], sized: bool) -> Vec<bool> {
 }
 
 #[test]
-fn memory_stays_where_it_fits_and_moves_where_it_would_waste_half() {
+fn realloc_stays_in_place_unless_it_would_waste_half() {
     let sizes = [112, 56, 55, 64, 65, 32_768, 32_769, 64 << 10, 32 << 10, 4 * MIB, 4 * MIB + 1, 5 * MIB];
     let stays = [true, true, false, true, false, false, false, true, true, false, false];
     assert_eq!(walk(&sizes, false)[..11], stays);
@@ -63,14 +63,14 @@ fn memory_stays_where_it_fits_and_moves_where_it_would_waste_half() {
 
 /// Regression test: memory that shrank in place was freed by its new layout to the cache of a smaller class.
 #[test]
-fn memory_that_is_freed_by_its_layout_stays_in_its_class() {
+fn realloc_of_memory_freed_by_layout_stays_in_its_class() {
     let sizes = [112, 97, 96, 96, 32_768, 32_769, 64 << 10, 40 << 10, 32 << 10, 4 * MIB + 1];
     let stays = [true, true, false, true, false, false, true, true, false, false];
     assert_eq!(walk(&sizes, true), stays);
 }
 
 #[test]
-fn nothing_is_reallocated_to_something_and_back() {
+fn zero_size_memory_is_reallocated_in_both_directions() {
     let subsystem = subsystem(1);
     let malloc = Malloc::new(&subsystem).unwrap();
     // SAFETY: each block is the one that the last call returned, and is freed with its last layout.
@@ -191,7 +191,7 @@ fn a_limit_is_one_on_blocks_and_mappings_together() {
 
 #[test]
 #[cfg_attr(any(uslab_heap, not(target_os = "linux")), ignore = "the heap's memory is not resized")]
-fn what_grows_or_shrinks_in_place_is_charged_with_the_difference() {
+fn resize_in_place_charges_the_difference() {
     let subsystem = limited(64);
     let malloc = Malloc::new(&subsystem).unwrap();
     let mut memory = malloc.alloc(layout(24 * MIB, 16), Gfp::KERNEL).unwrap();
@@ -219,7 +219,7 @@ fn what_grows_or_shrinks_in_place_is_charged_with_the_difference() {
 
 /// Regression test: size 0 was charged as no page, and one page too many was uncharged.
 #[test]
-fn a_mapping_that_is_to_have_no_byte_keeps_the_charge_of_its_page() {
+fn mapping_resized_to_zero_keeps_the_charge_of_one_page() {
     let subsystem = limited(16);
     let malloc = Malloc::new(&subsystem).unwrap();
     let aligned = |size| layout(size, 8 * MIB);
@@ -254,7 +254,7 @@ fn a_mapping_before_a_guard_page_grows_by_a_move_and_is_charged_once() {
 
 /// Regression test: the check reported these charges as a violation.
 #[test]
-fn users_charge_what_they_map_themselves() {
+fn callers_may_charge_their_own_mappings() {
     let subsystem = limited(16);
     let malloc = Malloc::new(&subsystem).unwrap();
     let memory = malloc.alloc_block(layout(5 * MIB, 16), Gfp::KERNEL).unwrap();
@@ -281,7 +281,7 @@ impl Shrinker for Asked {
 
 /// Regression test: shrinkers always got `KERNEL`, and were called for callers that may not reclaim.
 #[test]
-fn shrinkers_hear_what_who_grows_a_mapping_may_do_and_nothing_of_who_may_not_reclaim() {
+fn shrinkers_get_the_callers_flags_and_no_call_without_reclaim() {
     let subsystem = limited(64);
     let malloc = Malloc::new(&subsystem).unwrap();
     let asked = Asked::default();
@@ -303,7 +303,7 @@ fn shrinkers_hear_what_who_grows_a_mapping_may_do_and_nothing_of_who_may_not_rec
 
 /// Regression test: pages were taken from all CPUs for any caller.
 #[test]
-fn a_mapping_takes_what_other_cpus_keep_for_who_may_reclaim_and_for_nobody_else() {
+fn mapping_drains_other_cpus_only_if_reclaim_is_allowed() {
     let subsystem = limited(64);
     let malloc = Malloc::new(&subsystem).unwrap();
     let cache = KmemCache::builder("kept", 64).build_in(&subsystem).unwrap();
@@ -386,7 +386,7 @@ fn what_cannot_be_unmapped_gives_its_memory_back() {
 /// Regression test: the addresses were lost.
 #[test]
 #[cfg_attr(any(uslab_heap, not(target_os = "linux")), ignore = "the heap's memory is had as a whole")]
-fn what_cannot_be_unmapped_is_kept_and_tried_again() {
+fn failed_unmap_keeps_the_mapping_and_is_retried() {
     for guard_pages in [false, true] {
         let faults = uslab::Faults::new(1);
         let harden = uslab::Harden { guard_pages, ..uslab::Harden::OFF };
@@ -417,7 +417,7 @@ fn what_cannot_be_unmapped_is_kept_and_tried_again() {
 }
 
 #[test]
-fn threads_at_a_limit_together_never_have_more() {
+fn concurrent_threads_never_exceed_the_limit() {
     const LIMIT: usize = 40;
     let subsystem = limited(LIMIT);
     let malloc = Malloc::new(&subsystem).unwrap();
@@ -482,7 +482,7 @@ fn huge(subsystem: &Subsystem) -> (u64, u64) {
 /// page.
 #[test]
 #[cfg_attr(any(uslab_heap, not(target_os = "linux")), ignore = "the heap's memory is had as a whole")]
-fn a_freed_mapping_serves_the_next_piece_that_fits() {
+fn freed_mapping_serves_the_next_fitting_request() {
     let subsystem = keeping(128 * MIB);
     let malloc = Malloc::new(&subsystem).unwrap();
     let alloc = |size, gfp| malloc.alloc(layout(size, 8), gfp).unwrap();
@@ -518,7 +518,7 @@ fn a_freed_mapping_serves_the_next_piece_that_fits() {
 
 #[test]
 #[cfg_attr(any(uslab_heap, not(target_os = "linux")), ignore = "the heap's memory is had as a whole")]
-fn freed_mappings_are_bounded_by_the_option_and_by_what_is_in_use() {
+fn freed_mappings_are_bounded_by_the_option_and_by_memory_in_use() {
     let subsystem = keeping(64 * MIB);
     let malloc = Malloc::new(&subsystem).unwrap();
     let some = |n: usize, mib| -> Vec<_> {
@@ -542,7 +542,7 @@ fn freed_mappings_are_bounded_by_the_option_and_by_what_is_in_use() {
 
 #[test]
 #[cfg_attr(any(uslab_heap, not(target_os = "linux")), ignore = "the heap's memory is had as a whole")]
-fn a_freed_mapping_goes_back_after_two_intervals_without_use() {
+fn freed_mapping_is_unmapped_after_two_idle_intervals() {
     let subsystem = keeping(256 * MIB);
     let malloc = Malloc::new(&subsystem).unwrap();
     let piece = |mib| drop(malloc.alloc_block(layout(mib * MIB, 8), Gfp::KERNEL).unwrap());
@@ -563,7 +563,7 @@ fn a_freed_mapping_goes_back_after_two_intervals_without_use() {
 
 #[test]
 #[cfg_attr(any(uslab_heap, not(target_os = "linux")), ignore = "the heap's memory is had as a whole")]
-fn freed_mappings_go_when_the_system_refuses_a_mapping_or_pages() {
+fn freed_mappings_are_unmapped_if_the_system_refuses_memory() {
     let mut config = config(1, 1, 16 * MIB);
     let faults = uslab::Faults::new(1);
     config.pages.faults = faults.clone();
@@ -591,7 +591,7 @@ fn freed_mappings_go_when_the_system_refuses_a_mapping_or_pages() {
 }
 
 #[test]
-fn a_piece_of_two_mappings_is_resized_or_moved_and_keeps_its_bytes() {
+fn block_across_two_mappings_keeps_its_bytes_when_resized_or_moved() {
     let subsystem = keeping(256 * MIB);
     let malloc = Malloc::new(&subsystem).unwrap();
     let piece = |mib| malloc.alloc(layout(mib * MIB, 8), Gfp::KERNEL).unwrap();
@@ -620,7 +620,7 @@ fn a_piece_of_two_mappings_is_resized_or_moved_and_keeps_its_bytes() {
 }
 
 #[test]
-fn what_is_refused_leaves_the_old_memory_as_it_was() {
+fn refused_realloc_leaves_the_old_memory_unchanged() {
     let mut config = config(1, 1, 16 * MIB);
     let faults = uslab::Faults::new(1);
     config.pages.faults = faults.clone();
@@ -657,7 +657,7 @@ fn what_is_refused_leaves_the_old_memory_as_it_was() {
 }
 
 #[test]
-fn threads_with_huge_memory_do_not_meet() {
+fn threads_with_huge_memory_do_not_overlap() {
     let subsystem = Subsystem::new(uslab::Config::default()).unwrap();
     let malloc = Malloc::new(&subsystem).unwrap();
     std::thread::scope(|scope| {

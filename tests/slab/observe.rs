@@ -22,7 +22,7 @@ fn churn(subsystem: &Subsystem, name: &str, slabs: u64) -> KmemCache {
 /// The observed operations alone give the same counts by path, and the same numbers of created and freed
 /// slabs, as the counters.
 #[test]
-fn what_is_observed_adds_up_to_what_is_counted() {
+fn observed_operations_add_up_to_the_counters() {
     let s = subsystem(1);
     on_cpu(0);
     let (see, seen) = channel();
@@ -109,7 +109,7 @@ fn an_observer_uses_and_drops_caches_of_the_same_subsystem() {
 }
 
 #[test]
-fn observers_of_one_subsystem_see_nothing_of_another_one() {
+fn observers_see_only_their_subsystem() {
     let (one, two) = (subsystem(1), subsystem(1));
     on_cpu(0);
     let observers: Vec<_> = (0..MAX_OBSERVERS).map(|_| one.observe(|_| unreachable!()).unwrap()).collect();

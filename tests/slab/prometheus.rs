@@ -57,7 +57,7 @@ fn a_strict_reader_finds_the_snapshots_numbers() {
 
 /// Regression test: objects in quarantine were not counted, so the places added up to fewer objects than exist.
 #[test]
-fn objects_in_quarantine_have_a_place() {
+fn quarantined_objects_are_a_place_in_the_metrics() {
     let subsystem = Subsystem::new(config(1, 1, 16 << 20)).unwrap();
     let harden = Harden { quarantine: 4096, ..Harden::OFF };
     let cache = KmemCache::builder("inode", 1000).harden(harden).build_in(&subsystem).unwrap();
@@ -71,7 +71,7 @@ fn objects_in_quarantine_have_a_place() {
 
 /// The text and a registry have the same values, also for several heaps.
 #[test]
-fn a_registry_has_the_series_of_the_text() {
+fn registry_has_the_same_series_as_the_text() {
     let subsystems = [1, 2].map(|cpus| Subsystem::new(config(cpus, 1, 16 << 20)).unwrap());
     let caches = subsystems.each_ref().map(|s| KmemCache::builder("quo\"te", 64).build_in(s).unwrap());
     on_cpu(0);
@@ -149,7 +149,7 @@ fn accounts_limits_and_waits_have_series() {
 }
 
 #[test]
-fn labels_are_escaped_and_caches_of_one_name_are_one_series() {
+fn labels_are_escaped_and_caches_with_one_name_form_one_series() {
     let subsystem = Subsystem::new(config(1, 1, 16 << 20)).unwrap();
     let names = ["same", "same", "quo\"te", "back\\slash\\", "ünïcode"];
     let caches = names.map(|name| KmemCache::builder(name, 64).build_in(&subsystem).unwrap());
@@ -168,7 +168,7 @@ fn labels_are_escaped_and_caches_of_one_name_are_one_series() {
 }
 
 #[test]
-fn the_reader_is_strict() {
+fn metrics_reader_rejects_invalid_text() {
     let good = "# HELP a_total A.\n# TYPE a_total counter\na_total{b=\"c\"} 1\n";
     assert_eq!(read(good).unwrap().len(), 1);
     for (from, to) in [
@@ -192,7 +192,7 @@ fn the_reader_is_strict() {
 
 /// Regression test: adding the limits overflowed, which panicked, or showed a tenant without a limit far beyond its limit.
 #[test]
-fn accounts_of_one_name_are_one_series_and_no_limit_stays_none() {
+fn accounts_with_one_name_form_one_series_and_may_be_unlimited() {
     let subsystem = Subsystem::new(config(1, 1, 16 << 20)).unwrap();
     let accounts = [usize::MAX, 64 << 10].map(|limit| Account::new_in(&subsystem, limit));
     let build = |account| KmemCache::builder("request", 4096).account(account).build_in(&subsystem).unwrap();

@@ -22,7 +22,7 @@ fn wait(done: impl Fn() -> bool) {
 }
 
 #[test]
-fn pages_outlive_the_reader_and_then_go_back() {
+fn type_stable_pages_are_freed_after_the_reader() {
     let _readers = READERS.lock();
     let subsystem = subsystem(1);
     let cache = KmemCache::builder("stable", 64).type_stable().build_in(&subsystem).unwrap();
@@ -49,7 +49,7 @@ fn pages_outlive_the_reader_and_then_go_back() {
 }
 
 #[test]
-fn a_cache_may_go_before_its_last_slab() {
+fn cache_may_end_before_its_last_slab() {
     let _readers = READERS.lock();
     let subsystem = subsystem(1);
     let reader = rcu::pin();
@@ -65,7 +65,7 @@ fn a_cache_may_go_before_its_last_slab() {
 }
 
 #[test]
-fn readers_beside_a_cache_that_grows_and_shrinks_see_its_type_only() {
+fn readers_of_a_growing_and_shrinking_cache_see_only_its_type() {
     let _readers = READERS.lock();
     let subsystem = subsystem(2);
     // Every object is an even generation at all times.
@@ -113,7 +113,7 @@ fn readers_beside_a_cache_that_grows_and_shrinks_see_its_type_only() {
 }
 
 #[test]
-fn an_object_freed_for_readers_stays_until_they_have_gone() {
+fn deferred_object_stays_until_its_readers_leave() {
     let _readers = READERS.lock();
     let subsystem = subsystem(1);
     let cache = ObjectCache::builder("node")
@@ -142,7 +142,7 @@ fn an_object_freed_for_readers_stays_until_they_have_gone() {
 }
 
 #[test]
-fn what_is_done_for_one_cache_or_all_begins_what_waits_in_batches_that_are_not_full() {
+fn drain_and_reap_start_partial_batches_of_deferred_frees() {
     let _readers = READERS.lock();
     let subsystem = subsystem(1);
     let cache = KmemCache::builder("node", 64).build_in(&subsystem).unwrap();
@@ -167,7 +167,7 @@ fn what_is_done_for_one_cache_or_all_begins_what_waits_in_batches_that_are_not_f
 }
 
 #[test]
-fn objects_wait_in_batches_and_all_come_back_exactly_once() {
+fn each_deferred_object_is_freed_exactly_once() {
     let _readers = READERS.lock();
     let subsystem = subsystem(2);
     let cache = KmemCache::builder("node", 64).build_in(&subsystem).unwrap();
@@ -199,7 +199,7 @@ fn objects_wait_in_batches_and_all_come_back_exactly_once() {
 }
 
 #[test]
-fn a_cache_whose_last_objects_wait_goes_when_they_have_come_back() {
+fn dropped_cache_ends_after_its_deferred_frees() {
     let _readers = READERS.lock();
     let subsystem = subsystem(1);
     let reader = rcu::pin();
@@ -218,7 +218,7 @@ fn a_cache_whose_last_objects_wait_goes_when_they_have_come_back() {
 
 /// Regression test: the rest of its batch was lost, and the caches counted as in use for ever.
 #[test]
-fn a_reset_that_panics_behind_a_grace_period_takes_nobody_along() {
+fn panic_in_a_deferred_reset_loses_no_other_object() {
     let _readers = READERS.lock();
     let subsystem = subsystem(1);
     let builder =
@@ -241,7 +241,7 @@ fn a_reset_that_panics_behind_a_grace_period_takes_nobody_along() {
 }
 
 #[test]
-fn what_is_taken_back_of_all_caches_takes_deferred_frees_along() {
+fn reclaim_of_all_caches_includes_deferred_frees() {
     let _readers = READERS.lock();
     let subsystem = subsystem(1);
     uslab_magazine::on_cpu(0);

@@ -90,7 +90,7 @@ fn drains_without_a_barrier() {
 /// If the C library does not register threads for restartable sequences, each thread registers itself at its first miss, and then
 /// uses the rounds on its CPU's stack. Regression test: it brought another magazine.
 #[test]
-fn a_thread_that_registers_itself_brings_no_magazine_of_its_own() {
+fn self_registered_thread_adds_no_magazine() {
     alone("sandbox::threads_that_nobody_registered", "GLIBC_TUNABLES=glibc.pthread.rseq=0");
 }
 #[test]

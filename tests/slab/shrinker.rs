@@ -34,7 +34,7 @@ fn leaked(subsystem: &Arc<Subsystem>, name: &str, size: usize, limit: Option<Lim
 }
 
 #[test]
-fn a_cache_at_its_limit_gets_what_its_shrinker_drops() {
+fn cache_at_its_limit_gets_objects_from_its_shrinker() {
     let subsystem = Arc::new(subsystem(1));
     let cache = leaked(&subsystem, "entry", 512, Some(Limit::Slabs(2)));
     let lru = Lru::default();
@@ -77,7 +77,7 @@ fn a_cache_at_its_limit_gets_what_its_shrinker_drops() {
 }
 
 #[test]
-fn memory_comes_from_whoever_can_do_without_it() {
+fn exhausted_memory_is_reclaimed_from_idle_caches_and_shrinkers() {
     let subsystem = Arc::new(Subsystem::new(config(2, 1, 16 << 20)).unwrap());
     let (one, other) = (leaked(&subsystem, "one", 2000, None), leaked(&subsystem, "other", 3000, None));
     let lru = Lru::default();
@@ -105,7 +105,7 @@ fn memory_comes_from_whoever_can_do_without_it() {
 
 /// A shrinker for a limit also helps if memory is exhausted.
 #[test]
-fn memory_comes_from_a_shrinker_of_a_limit_that_is_not_reached() {
+fn shrinker_of_an_unreached_limit_frees_memory() {
     let subsystem = Arc::new(Subsystem::new(config(2, 1, 16 << 20)).unwrap());
     let entries = leaked(&subsystem, "entry", 2000, Some(Limit::Slabs(1 << 20)));
     let other = leaked(&subsystem, "other", 3000, None);
@@ -123,7 +123,7 @@ fn memory_comes_from_a_shrinker_of_a_limit_that_is_not_reached() {
 }
 
 #[test]
-fn a_shrinker_that_allocates_is_not_asked_again_for_that() {
+fn shrinker_that_allocates_is_not_called_recursively() {
     struct Greedy(&'static KmemCache, Arc<Counter>);
     impl Shrinker for Greedy {
         fn count(&self) -> usize {
@@ -146,7 +146,7 @@ fn a_shrinker_that_allocates_is_not_asked_again_for_that() {
 
 /// Regression test: a cache was identified by its address, which the next cache got.
 #[test]
-fn a_shrinker_of_a_cache_that_has_gone_is_asked_by_no_other_one() {
+fn shrinker_of_an_ended_cache_is_not_called_for_another_cache() {
     let subsystem = Arc::new(subsystem(1));
     let build = || KmemCache::builder("limited", 512).limit(Limit::Slabs(1)).build_in(&subsystem).unwrap();
     // Something to drop that helps no other limit.

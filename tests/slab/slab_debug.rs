@@ -411,7 +411,7 @@ fn what_is_written_behind_the_objects_of_a_slab_is_named() {
 
 /// All bytes that belong to no object are tested: before the first object and after the last one, up to their zones.
 #[test]
-fn each_byte_of_a_slab_that_no_object_uses_is_watched() {
+fn each_unused_byte_of_a_slab_is_watched() {
     let (subsystem, reports) = listening("-");
     let builder = KmemCache::builder("inode", 600).align(64).slab_debug(SlabDebug::RED_ZONE);
     let cache = builder.build_in(&subsystem).unwrap();
@@ -442,7 +442,7 @@ fn each_byte_of_a_slab_that_no_object_uses_is_watched() {
 
 /// A slab whose constructor failed is also checked before its pages are freed.
 #[test]
-fn what_a_constructor_spoilt_is_named() {
+fn damage_by_a_constructor_is_reported() {
     let (subsystem, reports) = listening("-");
     let builder = || KmemCache::builder("inode", 600).align(64).slab_debug(SlabDebug::RED_ZONE);
     let geometry = *builder().ctor(|_| ()).build_in(&subsystem).unwrap().geometry();
@@ -461,7 +461,7 @@ fn what_a_constructor_spoilt_is_named() {
 
 /// For these, only users are tracked.
 #[test]
-fn objects_without_red_zones_have_their_size_and_move_beside_those_that_have_some() {
+fn objects_with_and_without_red_zones_keep_their_sizes_when_moved() {
     let (subsystem, reports) = listening("ZU,kmalloc-32;U");
     let kmalloc = subsystem.kmalloc();
     // SAFETY: allocated here, freed once.
@@ -502,7 +502,7 @@ fn an_object_that_was_freed_is_not_resized() {
 /// Each allocation and each free is printed.
 #[cfg(target_os = "linux")]
 #[test]
-fn a_cache_that_is_traced_says_so_on_standard_error() {
+fn traced_cache_prints_each_operation_to_standard_error() {
     let err = crate::process::alone("slab_debug::traced", "");
     let lines: Vec<_> = err.lines().filter_map(|line| line.strip_prefix("TRACE inode ")).collect();
     let [deed, address, thread] = [0, 1, 2].map(|word| {
@@ -539,7 +539,7 @@ fn the_one_who_frees(cache: &KmemCache, object: NonNull<u8>) {
 }
 
 #[test]
-fn a_double_free_is_reported_with_who_allocated_and_who_freed() {
+fn double_free_is_reported_with_its_allocation_and_free_stacks() {
     let (subsystem, reports) = listening("FU");
     let cache = built(&subsystem, SlabDebug::empty());
     let object = the_one_who_allocates(&cache);
@@ -556,7 +556,7 @@ fn a_double_free_is_reported_with_who_allocated_and_who_freed() {
 }
 
 #[test]
-fn objects_in_use_are_told_by_call_stack() {
+fn objects_in_use_are_listed_by_call_stack() {
     let (subsystem, _) = listening("U,inode");
     let cache = built(&subsystem, SlabDebug::empty());
     let mut held: Vec<_> = (0..std::hint::black_box(30)).map(|_| the_one_who_allocates(&cache)).collect();
@@ -594,7 +594,7 @@ fn objects_in_use_are_told_by_call_stack() {
 
 /// Regression test: both threads could acquire the tag. A reaper also freed slabs that were being checked.
 #[test]
-fn no_slab_goes_while_a_cache_is_validated() {
+fn validation_keeps_slabs_from_being_freed() {
     let (mut config, tried) = (config(2, 1, 64 << 20), Arc::new(Mutex::new(Vec::new())));
     let validated = Arc::new(Mutex::new(None::<Arc<KmemCache>>));
     let (of_handler, cache) = (tried.clone(), validated.clone());
@@ -620,7 +620,7 @@ fn no_slab_goes_while_a_cache_is_validated() {
 
 /// Regression test: records were read of slabs that a reaper had freed.
 #[test]
-fn traces_and_leaks_are_told_beside_a_reaper() {
+fn traces_and_leaks_are_reported_during_a_reap() {
     let (subsystem, reports) = listening("FU");
     let cache = KmemCache::builder("inode", 512).build_in(&subsystem).unwrap();
     let kept = cache.alloc_blocks(Gfp::KERNEL, 3).unwrap();
@@ -646,7 +646,7 @@ fn traces_and_leaks_are_told_beside_a_reaper() {
 }
 
 #[test]
-fn of_two_threads_that_free_one_object_at_once_one_is_refused() {
+fn concurrent_double_free_is_refused_once() {
     const ROUNDS: usize = 2000;
     for flags in [SlabDebug::CHECKS, SlabDebug::FULL - SlabDebug::USERS] {
         let (subsystem, reports) = listening("-");
@@ -684,7 +684,7 @@ fn of_two_threads_that_free_one_object_at_once_one_is_refused() {
 }
 
 #[test]
-fn caches_are_debugged_by_name_and_by_their_own_wish() {
+fn caches_are_debugged_by_name_or_builder_flags() {
     let (subsystem, _) = listening("ZP,dentry,inode_*");
     let lead = |builder: KmemCacheBuilder| builder.build_in(&subsystem).unwrap().geometry().lead();
     assert!(lead(KmemCache::builder("dentry", 64)) > 0);
@@ -701,7 +701,7 @@ fn caches_are_debugged_by_name_and_by_their_own_wish() {
 }
 
 #[test]
-fn caches_that_are_debugged_are_not_shared() {
+fn debugged_caches_are_not_merged() {
     let (subsystem, _) = listening("U,b");
     let cache = |name: &str| KmemCache::builder(name, 64).merge().build_in(&subsystem).unwrap();
     let (a, b, c) = (cache("a"), cache("b"), cache("c"));
@@ -711,7 +711,7 @@ fn caches_that_are_debugged_are_not_shared() {
 }
 
 #[test]
-fn with_faults_each_allocation_of_the_cache_may_be_refused() {
+fn fault_injection_may_refuse_each_allocation_of_a_cache() {
     for flags in [SlabDebug::empty(), SlabDebug::FAULTS] {
         let (mut config, plan) = (config(1, 1, 16 << 20), faults::Faults::new(1));
         config.pages.faults = plan.clone();
@@ -738,7 +738,7 @@ fn with_faults_each_allocation_of_the_cache_may_be_refused() {
 }
 
 #[test]
-fn objects_that_stay_constructed_are_not_poisoned() {
+fn constructed_objects_are_not_poisoned() {
     let (subsystem, reports) = listening("FZPU");
     let cache = ObjectCache::builder("built").ctor(|| [7_u64; 9]).build_in(&subsystem).unwrap();
     for _ in 0..3 {
@@ -763,7 +763,7 @@ fn objects_that_stay_constructed_are_not_poisoned() {
 
 /// A write that the red zone of the smaller size would overwrite is detected before the size changes.
 #[test]
-fn what_is_written_behind_an_object_is_named_when_its_size_changes() {
+fn write_past_an_object_is_reported_when_its_size_changes() {
     let (subsystem, reports) = listening("Z");
     let malloc = Malloc::new(&subsystem).unwrap();
     let memory = malloc.alloc(Layout::from_size_align(40, 8).unwrap(), Gfp::KERNEL).unwrap();
@@ -779,7 +779,7 @@ fn what_is_written_behind_an_object_is_named_when_its_size_changes() {
 
 /// An invalid free is reported with the object that contains the address.
 #[test]
-fn an_address_inside_of_an_object_is_reported_with_that_object() {
+fn interior_address_is_reported_with_its_object() {
     let (subsystem, reports) = listening("-");
     let cache = built(&subsystem, SlabDebug::RED_ZONE | SlabDebug::USERS);
     let objects: Vec<_> = (0..5).map(|_| cache.alloc(Gfp::KERNEL).unwrap()).collect();
@@ -796,7 +796,7 @@ fn an_address_inside_of_an_object_is_reported_with_that_object() {
 
 /// All kinds of sizes, alignments and frees: the red zones begin where the requested bytes end.
 #[test]
-fn a_malloc_that_is_debugged_serves_all_sizes() {
+fn debugged_malloc_serves_all_sizes() {
     for rules in ["FZPU", "Z", "P", "-;FZ,malloc-64,malloc-4096"] {
         let (subsystem, reports) = listening(rules);
         let malloc = Malloc::new(&subsystem).unwrap();
@@ -866,7 +866,7 @@ fn a_malloc_that_is_debugged_serves_all_sizes() {
 }
 
 #[test]
-fn foreign_and_interior_frees_are_told_where_there_are_red_zones() {
+fn red_zones_detect_foreign_and_interior_frees() {
     let (mut config, heard) = (config(1, 1, 16 << 20), Heard::default());
     heard.listen(&mut config);
     let config = Config { slab_debug: DebugRules::from(SlabDebug::RED_ZONE), ..config };

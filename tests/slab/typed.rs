@@ -56,7 +56,7 @@ fn objects_stay_constructed_between_uses_and_end_with_their_slab() {
 }
 
 #[test]
-fn a_constructor_that_panics_destructs_what_it_made() {
+fn constructor_panic_destructs_the_objects_made_so_far() {
     let subsystem = subsystem(1);
     let alive = Arc::new(AtomicUsize::new(0));
     let (counted, calls) = (alive.clone(), AtomicUsize::new(0));
@@ -78,7 +78,7 @@ fn a_constructor_that_panics_destructs_what_it_made() {
 }
 
 #[test]
-fn a_destructor_that_panics_does_not_keep_the_slab() {
+fn destructor_panic_does_not_keep_the_slab() {
     struct Fragile(u32);
     impl Drop for Fragile {
         fn drop(&mut self) {
@@ -98,7 +98,7 @@ fn a_destructor_that_panics_does_not_keep_the_slab() {
 }
 
 #[test]
-fn alloc_with_prepares_and_a_panic_there_frees_the_object() {
+fn alloc_with_frees_the_object_if_prepare_panics() {
     let subsystem = subsystem(1);
     let cache =
         ObjectCache::builder("v").ctor(Vec::<u32>::new).limit(Limit::Slabs(1)).build_in(&subsystem).unwrap();
@@ -139,7 +139,7 @@ fn objects_wander_between_threads() {
 }
 
 #[test]
-fn an_object_is_reset_when_its_user_gives_it_back() {
+fn object_is_reset_when_it_is_freed() {
     for magazines in [Magazines::BySize, Magazines::Off] {
         let subsystem = subsystem(1);
         let cache = ObjectCache::builder("buffer")
@@ -170,7 +170,7 @@ fn an_object_is_reset_when_its_user_gives_it_back() {
 }
 
 #[test]
-fn a_reset_that_panics_loses_nothing() {
+fn reset_panic_leaks_nothing() {
     let subsystem = subsystem(1);
     let cache = ObjectCache::builder("fragile")
         .ctor(|| 0_u32)
@@ -234,7 +234,7 @@ fn raw_objects_come_back_and_prefilled_ones_are_of_their_cache_only() {
 }
 
 #[test]
-fn limits_are_charged_by_slab() {
+fn limits_are_charged_per_slab() {
     let subsystem = subsystem(1);
     for (limit, slabs, objects) in [
         (Limit::Slabs(3), 3, 32),
@@ -263,7 +263,7 @@ fn limits_are_charged_by_slab() {
 }
 
 #[test]
-fn a_pinned_object_stays_where_it_is_from_constructor_to_destructor() {
+fn pinned_object_never_moves_until_its_destructor() {
     use std::marker::PhantomPinned;
     struct Linked {
         me: core::cell::Cell<usize>,

@@ -44,7 +44,7 @@ fn at_the_limit(subsystem: &Subsystem) -> (KmemCache, Vec<std::ptr::NonNull<u8>>
 }
 
 #[test]
-fn below_the_limit_nobody_waits() {
+fn acquire_below_the_limit_does_not_wait() {
     let subsystem = subsystem(1);
     let cache =
         ObjectCache::builder("free").ctor(|| 7_u64).limit(Limit::Slabs(1)).build_in(&subsystem).unwrap();
@@ -56,7 +56,7 @@ fn below_the_limit_nobody_waits() {
 }
 
 #[test]
-fn frees_after_a_grace_period_are_in_no_hurry_once_nobody_waits() {
+fn deferred_frees_are_not_expedited_without_waiters() {
     let _readers = READERS.lock();
     let subsystem = subsystem(1);
     let (full, mut objects) = at_the_limit(&subsystem);
@@ -95,7 +95,7 @@ fn other_errors_are_not_waited_for() {
 }
 
 #[test]
-fn a_time_that_is_over_is_the_limit_s_error_and_leaves_no_trace() {
+fn timed_out_waiter_gets_the_limit_error_and_leaves_the_queue() {
     let subsystem = subsystem(1);
     let (cache, objects) = at_the_limit(&subsystem);
     let limit = Err(AllocError::CacheLimit { slabs: 1 });
@@ -110,7 +110,7 @@ fn a_time_that_is_over_is_the_limit_s_error_and_leaves_no_trace() {
 
 /// The executor may have polled with another waker than the first time.
 #[test]
-fn the_last_waker_is_woken_once_and_what_it_was_given_waits_for_it() {
+fn last_waker_is_woken_once_and_its_object_is_kept_for_it() {
     let subsystem = subsystem(1);
     let (cache, mut objects) = at_the_limit(&subsystem);
     let wakers = [(); 2].map(|()| Arc::new(Woken::default()));
@@ -134,7 +134,7 @@ fn the_last_waker_is_woken_once_and_what_it_was_given_waits_for_it() {
 
 /// Forgetting it is like forgetting a box.
 #[test]
-fn a_future_that_is_forgotten_takes_one_object_with_it_and_stops_nobody() {
+fn forgotten_future_leaks_one_object_and_blocks_no_waiter() {
     let subsystem = subsystem(1);
     let (cache, objects) = at_the_limit(&subsystem);
     let [mut first, mut second] = [(); 2].map(|()| cache.acquire(Gfp::KERNEL));
@@ -150,7 +150,7 @@ fn a_future_that_is_forgotten_takes_one_object_with_it_and_stops_nobody() {
 
 /// A panic of a constructor reaches the caller that created the slab; the next one tries again.
 #[test]
-fn a_constructor_that_panics_stops_nobody_who_waits() {
+fn constructor_panic_blocks_no_waiter() {
     let subsystem = subsystem(1);
     let panics = Arc::new(Counter::new(0));
     let left = panics.clone();
@@ -180,7 +180,7 @@ fn a_constructor_that_panics_stops_nobody_who_waits() {
 }
 
 #[test]
-fn a_cache_that_is_destroyed_tells_who_waits() {
+fn destroyed_cache_returns_an_error_to_its_waiters() {
     let subsystem = subsystem(1);
     let (cache, objects) = at_the_limit(&subsystem);
     let mut acquire = cache.acquire(Gfp::KERNEL);
@@ -196,7 +196,7 @@ fn a_cache_that_is_destroyed_tells_who_waits() {
 }
 
 #[test]
-fn a_child_of_a_fork_has_no_one_who_waits() {
+fn child_of_a_fork_has_no_waiter() {
     use uslab::Fork;
     let subsystem = subsystem(1);
     let (cache, mut objects) = at_the_limit(&subsystem);
@@ -227,7 +227,7 @@ fn a_child_of_a_fork_has_no_one_who_waits() {
 }
 
 #[test]
-fn threads_and_tasks_wait_in_one_queue() {
+fn threads_and_tasks_share_one_wait_queue() {
     let subsystem = subsystem(2);
     let cache = ObjectCache::builder("mixed").ctor(|| [0_u8; 1000]).limit(Limit::Slabs(1));
     let cache = &cache.build_in(&subsystem).unwrap();
@@ -254,7 +254,7 @@ fn threads_and_tasks_wait_in_one_queue() {
 
 /// Like a pool of connections: many more clients than objects; some of them time out.
 #[test]
-fn under_contention_everybody_is_served_and_nothing_is_lost() {
+fn every_contending_waiter_is_served_and_nothing_is_lost() {
     for magazines in [Magazines::BySize, Magazines::Off, SMALL] {
         let subsystem = subsystem(4);
         let cache = ObjectCache::builder("pool").ctor(|| 0_u64).align(2048).magazines(magazines);
@@ -324,7 +324,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
 proptest! {
     /// Compares the futures with a queue of numbers: a polled future has an object if and only if its turn has come.
     #[test]
-    fn who_waits_is_served_in_the_order_of_arrival(ops in ops(), slabs in 1..3_u32) {
+    fn waiters_are_served_in_order_of_arrival(ops in ops(), slabs in 1..3_u32) {
         on_cpu(0);
         let subsystem = subsystem(1);
         let cache = KmemCache::builder("q", 2048).align(2048).magazines(SMALL).limit(Limit::Slabs(slabs));
@@ -393,7 +393,7 @@ proptest! {
 
 /// If a box of the object is `Send`, the future is, too.
 #[test]
-fn the_futures_may_be_sent() {
+fn acquire_futures_are_send() {
     fn sent<T: Send>(_: &T) {}
     let cache =
         ObjectCache::builder("sent").ctor(|| std::cell::Cell::new(1)).build_in(&subsystem(1)).unwrap();
@@ -404,7 +404,7 @@ fn the_futures_may_be_sent() {
 }
 
 #[test]
-fn who_waits_and_is_served_has_not_failed() {
+fn served_waiter_counts_no_failure() {
     let subsystem = subsystem(1);
     let (cache, mut objects) = at_the_limit(&subsystem);
     let (failures, paths) = (cache.info().failures, cache.info().paths);
@@ -427,7 +427,7 @@ fn who_waits_and_is_served_has_not_failed() {
 }
 
 #[test]
-fn a_limit_that_is_lowered_asks_the_shrinkers() {
+fn lowering_a_limit_calls_the_shrinkers() {
     let subsystem = subsystem(1);
     let (bytes, _) = four_slabs(&subsystem);
     let account = Account::new_in(&subsystem, bytes);
@@ -494,7 +494,7 @@ fn an_account_is_charged_for_all_of_its_caches_and_takes_from_one_what_another_n
 }
 
 #[test]
-fn a_slab_of_the_smallest_order_is_charged_with_its_own_bytes() {
+fn slab_of_the_smallest_order_is_charged_its_actual_bytes() {
     let subsystem = Subsystem::new(config(1, 1, 4 << 20)).unwrap();
     let account = Account::new_in(&subsystem, usize::MAX);
     let cache = KmemCache::builder("page", 4096).magazines(Magazines::Off).account(&account);
@@ -509,7 +509,7 @@ fn a_slab_of_the_smallest_order_is_charged_with_its_own_bytes() {
 }
 
 #[test]
-fn more_than_an_account_may_have_is_refused_by_the_account_where_the_cache_itself_might() {
+fn request_above_the_account_limit_is_refused_by_the_account() {
     let subsystem = subsystem(1);
     let (bytes, objects) = four_slabs(&subsystem);
     let account = Account::new_in(&subsystem, bytes);
@@ -523,7 +523,7 @@ fn more_than_an_account_may_have_is_refused_by_the_account_where_the_cache_itsel
 
 /// Regression test: after room in the account was found, no other cache was asked for its empty slabs.
 #[test]
-fn who_finds_room_in_the_account_and_then_no_memory_gets_what_other_caches_keep() {
+fn charged_waiter_without_memory_reclaims_from_other_caches() {
     let mut config = config(1, 1, 4 << 20);
     config.pages.per_cpu_pages = false;
     let subsystem = Subsystem::new(config).unwrap();
@@ -547,7 +547,7 @@ fn who_finds_room_in_the_account_and_then_no_memory_gets_what_other_caches_keep(
 }
 
 #[test]
-fn a_limit_that_is_set_anew_lets_who_waits_go_on_or_takes_what_is_idle() {
+fn changed_limit_wakes_waiters_or_reclaims_idle_memory() {
     let subsystem = subsystem(1);
     let (bytes, objects) = four_slabs(&subsystem);
     let account = Account::new_in(&subsystem, bytes);
@@ -577,7 +577,7 @@ fn a_limit_that_is_set_anew_lets_who_waits_go_on_or_takes_what_is_idle() {
 }
 
 #[test]
-fn a_limit_that_is_not_below_the_charge_takes_nothing_of_what_is_idle() {
+fn limit_above_the_charge_reclaims_no_idle_memory() {
     let subsystem = subsystem(1);
     on_cpu(0);
     let account = Account::new_in(&subsystem, usize::MAX);
@@ -596,7 +596,7 @@ fn a_limit_that_is_not_below_the_charge_takes_nothing_of_what_is_idle() {
 
 /// The waiter needs an object of its own cache.
 #[test]
-fn a_charge_that_comes_back_wakes_nobody_who_waits_at_a_limit_of_its_own() {
+fn returned_charge_wakes_no_waiter_at_a_cache_limit() {
     let subsystem = subsystem(1);
     on_cpu(0);
     let account = Account::new_in(&subsystem, usize::MAX);
@@ -631,7 +631,7 @@ impl uslab::Shrinker for Idle {
 
 /// A shrinker of any of its caches helps.
 #[test]
-fn at_its_limit_an_account_asks_the_shrinkers_of_all_of_its_caches() {
+fn account_at_its_limit_calls_the_shrinkers_of_all_its_caches() {
     let subsystem = subsystem(1);
     let (bytes, _) = four_slabs(&subsystem);
     let account = Account::new_in(&subsystem, bytes);
@@ -661,7 +661,7 @@ impl uslab::Shrinker for Silent {
 
 /// Regression test: its allocation was refused, and a thread that freed before the wait began did not know of it.
 #[test]
-fn who_begins_to_wait_for_an_account_calls_in_what_came_back_a_moment_before() {
+fn new_waiter_for_an_account_gets_objects_freed_just_before() {
     let subsystem = subsystem(1);
     on_cpu(0);
     let (bytes, _) = four_slabs(&subsystem);
@@ -678,7 +678,7 @@ fn who_begins_to_wait_for_an_account_calls_in_what_came_back_a_moment_before() {
 }
 
 #[test]
-fn a_slab_that_one_makes_serves_all_who_wait() {
+fn new_slab_serves_all_waiters() {
     let subsystem = subsystem(1);
     let (bytes, objects) = four_slabs(&subsystem);
     let account = Account::new_in(&subsystem, bytes);
@@ -704,7 +704,7 @@ fn a_slab_that_one_makes_serves_all_who_wait() {
 }
 
 #[test]
-fn who_waits_for_an_account_gets_what_its_other_caches_free() {
+fn waiter_for_an_account_gets_memory_freed_by_its_other_caches() {
     let subsystem = subsystem(2);
     let (bytes, _) = four_slabs(&subsystem);
     let account = Account::new_in(&subsystem, bytes);
@@ -733,7 +733,7 @@ fn who_waits_for_an_account_gets_what_its_other_caches_free() {
 }
 
 #[test]
-fn a_cache_that_is_made_while_somebody_waits_for_its_account_keeps_nothing() {
+fn cache_created_while_its_account_has_waiters_keeps_nothing() {
     let subsystem = subsystem(1);
     let (bytes, _) = four_slabs(&subsystem);
     // One page more, which is too little for another slab.
@@ -756,7 +756,7 @@ fn a_cache_that_is_made_while_somebody_waits_for_its_account_keeps_nothing() {
 
 /// If two wait, a charge that is returned belongs to the first, even if the second is polled first.
 #[test]
-fn a_charge_that_came_back_is_the_first_one_s() {
+fn returned_charge_belongs_to_the_first_waiter() {
     let subsystem = subsystem(1);
     let account = Account::new_in(&subsystem, usize::MAX);
     let build = |name| KmemCache::builder(name, 4096).magazines(Magazines::Off).account(&account);
@@ -778,7 +778,7 @@ fn a_charge_that_came_back_is_the_first_one_s() {
 }
 
 #[test]
-fn an_account_at_its_limit_is_named_with_its_number_and_takes_nothing_of_another_s() {
+fn account_at_its_limit_is_reported_and_takes_nothing_from_another() {
     let pages =
         PageConfig { min_free_kib: Some(0), ..PageConfig::default_for(Cpus::simulated(1, 1).unwrap()) };
     let subsystem = Subsystem::new(Config::new(pages.limit(64 << 20))).unwrap();
@@ -798,7 +798,7 @@ fn an_account_at_its_limit_is_named_with_its_number_and_takes_nothing_of_another
 }
 
 #[test]
-fn the_only_cache_that_there_is_has_its_account_shown() {
+fn account_of_a_single_cache_is_reported() {
     let subsystem = subsystem(1);
     let account = Account::new_in(&subsystem, 1 << 20);
     let _cache = KmemCache::builder("tenant", 1000).account(&account).build_in(&subsystem).unwrap();
@@ -818,7 +818,7 @@ impl uslab::Shrinker for Busy {
 
 /// Regression test: such a waiter slept until its timeout.
 #[test]
-fn a_shrinker_that_gave_up_is_asked_again_by_who_waits_and_for_futures_by_the_reaper() {
+fn shrinker_that_gave_up_is_called_again_by_waiters_and_the_reaper() {
     let subsystem = subsystem(1);
     let (bytes, _) = four_slabs(&subsystem);
     let account = Account::new_in(&subsystem, bytes);
@@ -862,7 +862,7 @@ fn until(mut is_so: impl FnMut() -> bool) {
 }
 
 #[test]
-fn memory_that_is_in_use_starts_the_reaper() {
+fn memory_in_use_starts_the_reaper() {
     let reap_every = Some(Duration::from_millis(1));
     let subsystem = Subsystem::new(Config { reap_every, ..config(1, 1, 64 << 20) }).unwrap();
     on_cpu(0);
@@ -875,7 +875,7 @@ fn memory_that_is_in_use_starts_the_reaper() {
 }
 
 #[test]
-fn memory_above_the_largest_block_starts_the_reaper_as_well() {
+fn huge_memory_starts_the_reaper() {
     let reap_every = Some(Duration::from_millis(1));
     let subsystem = Subsystem::new(Config { reap_every, ..config(1, 1, 64 << 20) }).unwrap();
     on_cpu(0);
@@ -889,7 +889,7 @@ fn memory_above_the_largest_block_starts_the_reaper_as_well() {
 }
 
 #[test]
-fn pages_that_come_back_wake_the_reaper() {
+fn freed_pages_wake_the_reaper() {
     let reap_every = Some(Duration::from_millis(1));
     let subsystem = Subsystem::new(Config { reap_every, ..config(1, 1, 64 << 20) }).unwrap();
     on_cpu(0);
@@ -909,7 +909,7 @@ fn pages_that_come_back_wake_the_reaper() {
 
 /// Regression test: the reaper slept while futures waited, and was not started before 8 MiB were in use.
 #[test]
-fn who_begins_to_wait_starts_the_reaper_or_wakes_it() {
+fn new_waiter_starts_or_wakes_the_reaper() {
     let reap_every = Some(Duration::from_millis(1));
     let subsystem = Subsystem::new(Config { reap_every, ..config(1, 1, 64 << 20) }).unwrap();
     on_cpu(0);
@@ -940,7 +940,7 @@ fn who_begins_to_wait_starts_the_reaper_or_wakes_it() {
 
 /// Regression test: the error was that the cache is destroyed, and no shrinker was called.
 #[test]
-fn who_waits_and_finds_no_memory_in_the_end_is_told_so() {
+fn waiter_without_memory_gets_a_memory_error() {
     let subsystem = Subsystem::new(config(1, 1, 1 << 20)).unwrap();
     on_cpu(0);
     let account = Account::new_in(&subsystem, usize::MAX);
@@ -964,7 +964,7 @@ fn who_waits_and_finds_no_memory_in_the_end_is_told_so() {
 
 /// First objects of the other node's slabs, then its pages. If it has none, memory that another cache keeps helps.
 #[test]
-fn who_waits_gets_what_there_is_on_another_node() {
+fn waiter_gets_objects_and_pages_of_another_node() {
     let subsystem = Subsystem::new(config(2, 2, 16 << 20)).unwrap();
     let cache = KmemCache::builder("both", 1000).magazines(Magazines::Off).limit(Limit::Slabs(2));
     let cache = cache.build_in(&subsystem).unwrap();
@@ -1016,7 +1016,7 @@ fn who_waits_gets_what_there_is_on_another_node() {
 }
 
 #[test]
-fn waits_are_counted_when_they_are_over_whatever_their_end() {
+fn waits_are_counted_at_their_end_whatever_the_result() {
     let subsystem = subsystem(1);
     let (cache, mut objects) = at_the_limit(&subsystem);
     let waits = || cache.info().waits;
@@ -1050,7 +1050,7 @@ impl uslab::Shrinker for Asked {
 }
 
 #[test]
-fn whose_time_is_over_sooner_asks_no_shrinker_again() {
+fn waiter_with_a_short_timeout_calls_no_shrinker_again() {
     let subsystem = subsystem(1);
     let (cache, objects) = at_the_limit(&subsystem);
     let asked = Arc::new(Counter::new(0));
@@ -1064,7 +1064,7 @@ fn whose_time_is_over_sooner_asks_no_shrinker_again() {
 }
 
 #[test]
-fn who_waits_sleeps_between_two_questions_and_wakes_when_it_is_served() {
+fn waiter_sleeps_between_shrinker_calls_and_wakes_when_served() {
     let subsystem = subsystem(1);
     let (cache, objects) = at_the_limit(&subsystem);
     let _registration = cache.register_shrinker(Asked(Arc::default(), 1000));
@@ -1083,7 +1083,7 @@ fn who_waits_sleeps_between_two_questions_and_wakes_when_it_is_served() {
 /// There are no shrinkers and no readers.
 #[cfg(target_os = "linux")]
 #[test]
-fn who_waits_and_has_nobody_to_ask_sleeps_to_the_end() {
+fn waiter_without_shrinkers_sleeps_until_its_timeout() {
     use nix::sys::resource::{UsageWho::RUSAGE_THREAD, getrusage};
     let subsystem = subsystem(1);
     let (cache, objects) = at_the_limit(&subsystem);
@@ -1097,7 +1097,7 @@ fn who_waits_and_has_nobody_to_ask_sleeps_to_the_end() {
 
 /// No other thread advances the collector.
 #[test]
-fn who_waits_gets_a_slab_whose_readers_are_gone() {
+fn waiter_gets_a_slab_after_its_readers_leave() {
     let _readers = READERS.lock();
     let subsystem = subsystem(1);
     on_cpu(0);
@@ -1113,7 +1113,7 @@ fn who_waits_gets_a_slab_whose_readers_are_gone() {
 }
 
 #[test]
-fn a_future_gets_what_waits_for_readers_once_the_reaper_has_looked() {
+fn future_gets_deferred_objects_after_a_reap() {
     let _readers = READERS.lock();
     let subsystem = subsystem(1);
     let (cache, mut objects) = at_the_limit(&subsystem);
@@ -1134,7 +1134,7 @@ fn a_future_gets_what_waits_for_readers_once_the_reaper_has_looked() {
 }
 
 #[test]
-fn tenants_that_press_each_other_for_their_account_lose_nothing() {
+fn tenants_competing_for_one_account_lose_nothing() {
     let subsystem = subsystem(4);
     let (bytes, _) = four_slabs(&subsystem);
     let account = Account::new_in(&subsystem, bytes);
@@ -1169,7 +1169,7 @@ fn tenants_that_press_each_other_for_their_account_lose_nothing() {
 }
 
 #[test]
-fn a_cache_that_zeroes_on_free_leaves_nothing_of_what_its_users_wrote() {
+fn zero_on_free_cache_leaves_no_user_data() {
     for (check, magazines) in [(false, Magazines::BySize), (true, SMALL), (false, Magazines::Off)] {
         let subsystem = subsystem(1);
         on_cpu(0);
@@ -1192,7 +1192,7 @@ fn a_cache_that_zeroes_on_free_leaves_nothing_of_what_its_users_wrote() {
 
 /// A limit of 0 can never be met.
 #[test]
-fn nobody_waits_for_what_cannot_be() {
+fn acquire_does_not_wait_for_the_impossible() {
     let subsystem = subsystem(1);
     let none = KmemCache::builder("none", 1000).limit(Limit::Slabs(0)).build_in(&subsystem).unwrap();
     assert_eq!(poll(&mut none.acquire(Gfp::KERNEL)), Some(Err(AllocError::CacheLimit { slabs: 0 })));
@@ -1227,7 +1227,7 @@ fn a_cache_that_nobody_owns_ends_though_somebody_waited_for_its_account() {
 
 /// Regression test: all caches of the account kept their magazines closed in the child.
 #[test]
-fn in_the_child_of_a_fork_nobody_waits_for_an_account() {
+fn child_of_a_fork_has_no_waiter_for_an_account() {
     use uslab::Fork;
     let subsystem = subsystem(1);
     on_cpu(0);
@@ -1280,7 +1280,7 @@ fn a_destroyed_cache_is_not_waited_for_although_its_account_is_full() {
 
 /// What it dropped before the panic is enough. Regression test: the allocation ended with the panic.
 #[test]
-fn what_a_shrinker_drops_before_it_panics_is_had() {
+fn objects_dropped_by_a_shrinker_before_its_panic_are_used() {
     struct Drops(Mutex<Vec<uslab::OwnedBox<u64>>>);
     impl uslab::Shrinker for Drops {
         fn count(&self) -> usize {
@@ -1302,7 +1302,7 @@ fn what_a_shrinker_drops_before_it_panics_is_had() {
 
 /// Regression test: an allocation ended with the panic, and the reaper called no shrinker after it.
 #[test]
-fn a_shrinker_that_panics_keeps_nobody_from_the_others() {
+fn panicking_shrinker_does_not_stop_the_other_shrinkers() {
     struct Panics;
     impl uslab::Shrinker for Panics {
         fn count(&self) -> usize {
@@ -1345,7 +1345,7 @@ fn a_shrinker_that_panics_keeps_nobody_from_the_others() {
 
 /// Regression test: the process was aborted.
 #[test]
-fn a_shrinker_that_panics_does_not_end_the_reaper() {
+fn panicking_shrinker_does_not_end_the_reaper() {
     struct Panics(std::thread::ThreadId);
     impl uslab::Shrinker for Panics {
         fn count(&self) -> usize {
@@ -1404,7 +1404,7 @@ fn who_waits_starts_the_reaper_although_there_was_no_thread_for_it_before() {
 /// Regression test: the second waiter retried for ever: each time, the account granted its charge, its own limit undid that, and
 /// the undoing woke it.
 #[test]
-fn who_waits_at_a_limit_of_its_own_beside_who_waits_for_the_account_sleeps() {
+fn waiter_at_a_cache_limit_sleeps_while_another_waits_for_the_account() {
     let subsystem = subsystem(1);
     on_cpu(0);
     let account = Account::new_in(&subsystem, usize::MAX);
@@ -1424,7 +1424,7 @@ fn who_waits_at_a_limit_of_its_own_beside_who_waits_for_the_account_sleeps() {
 
 /// Regression test: the objects stayed in the list of the thread that had freed them, which slept.
 #[test]
-fn who_waits_gets_what_waits_for_readers_that_are_gone() {
+fn waiter_gets_deferred_objects_after_their_readers_leave() {
     let _readers = crate::common::READERS.lock();
     let subsystem = subsystem(1);
     let (cache, objects) = at_the_limit(&subsystem);
@@ -1443,7 +1443,7 @@ fn asleep(cache: &KmemCache) {
 
 /// Regression test: such a thread slept until its timeout: it had checked once, before any object waited for readers.
 #[test]
-fn a_thread_that_sleeps_gets_what_begins_to_wait_for_readers_meanwhile() {
+fn sleeping_waiter_gets_objects_deferred_after_it_fell_asleep() {
     let _readers = READERS.lock();
     let subsystem = subsystem(1);
     let (cache, objects) = at_the_limit(&subsystem);
@@ -1460,7 +1460,7 @@ fn a_thread_that_sleeps_gets_what_begins_to_wait_for_readers_meanwhile() {
 
 /// Regression test: only the waiter's own cache was checked.
 #[test]
-fn who_waits_for_an_account_gets_what_waits_for_readers_in_its_other_caches() {
+fn waiter_for_an_account_gets_deferred_memory_of_its_other_caches() {
     let _readers = READERS.lock();
     let subsystem = subsystem(1);
     on_cpu(0);
@@ -1499,7 +1499,7 @@ fn who_waits_for_an_account_gets_what_waits_for_readers_in_its_other_caches() {
 
 /// Regression test: only allocations called it.
 #[test]
-fn a_shrinker_that_is_registered_while_somebody_sleeps_is_asked() {
+fn shrinker_registered_during_a_wait_is_called() {
     let subsystem = subsystem(1);
     let cache = ObjectCache::builder("idle").ctor(|| [0_u8; 1000]).limit(Limit::Slabs(1));
     let cache = cache.build_in(&subsystem).unwrap();
@@ -1531,7 +1531,7 @@ fn poll_with<F: Future + Unpin>(future: &mut F, waker: &Waker) -> Option<F::Outp
 
 /// Regression test: the object that it was given was lost.
 #[test]
-fn who_is_served_beside_one_whose_waker_panics_keeps_its_object() {
+fn served_waiter_keeps_its_object_if_another_waker_panics() {
     let subsystem = subsystem(1);
     on_cpu(0);
     let account = Account::new_in(&subsystem, usize::MAX);
@@ -1552,7 +1552,7 @@ fn who_is_served_beside_one_whose_waker_panics_keeps_its_object() {
 
 /// Regression test: waiters after the first one that panicked were not woken.
 #[test]
-fn a_waker_that_panics_keeps_no_wake_up_from_others() {
+fn panicking_waker_does_not_stop_other_wake_ups() {
     let subsystem = subsystem(1);
     on_cpu(0);
     let account = Account::new_in(&subsystem, usize::MAX);
@@ -1582,7 +1582,7 @@ fn a_waker_that_panics_keeps_no_wake_up_from_others() {
 
 /// Regression test: its place stayed in the queue.
 #[test]
-fn a_waker_that_panics_as_it_is_dropped_leaves_nobody_in_the_queue_and_loses_no_object() {
+fn waker_panic_in_drop_leaves_the_queue_and_loses_no_object() {
     use std::task::{RawWaker, RawWakerVTable};
     const VTABLE: RawWakerVTable = RawWakerVTable::new(
         |_| RawWaker::new(std::ptr::null(), &VTABLE),

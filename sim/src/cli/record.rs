@@ -13,13 +13,13 @@ use std::time::Duration;
 /// pagetypeinfo, vmstat and meminfo of each moment; the counters and the attributes of all caches in /sys/kernel/slab; what each CPU's
 /// buffer lost; the formats of the events; the kernel's release and command line.
 ///
-/// The running kernel is recorded as root, with tracefs mounted, in a tracing instance of our own, which is gone afterwards; other
+/// The running kernel is recorded as root, with tracefs mounted, in a separate tracing instance, which is removed afterwards; other
 /// tracing is not disturbed. Events are written to the folder while they happen, so the disk limits the length; what the kernel lost all the
 /// same is counted. Moments: `before` and `after`, and with --shrink `end`. Ctrl-C ends it, and nothing is kept.
 ///
 /// With --qemu a kernel of a distribution is booted for it, and needs no root: qemu-system-x86_64 and a static busybox do (Debian:
 /// qemu-system-x86, busybox-static). Events are on from early boot; caches are shrunk before `before` and before `end`, so that these
-/// two tables are exact. KVM is used where it works, else the CPUs are emulated: then times mean little, and everything else is as the
+/// two tables are exact. KVM is used if it works, else the CPUs are emulated: then times mean little, and everything else is as the
 /// kernel does it.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -50,7 +50,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "DIR", conflicts_with = "qemu")]
     tracefs: Option<PathBuf>,
     /// Boot this kernel: the folder of unpacked packages (linux-image of Debian, linux-binary and linux-modules from 7.x on, kernel-core
-    /// of Fedora), or a file: vmlinuz-RELEASE with lib/modules/RELEASE beside its folder, or a bzImage.
+    /// of Fedora), or a file: vmlinuz-RELEASE with lib/modules/RELEASE next to its folder, or a bzImage.
     #[arg(long, value_name = "KERNEL")]
     qemu: Option<PathBuf>,
     /// With --qemu, more of the kernel's command line, e.g. `slab_max_order=0 slab_nomerge` (before 6.6 `slub_max_order=0`).
@@ -59,19 +59,19 @@ pub(super) struct Args {
     /// With --qemu, written to /sys/kernel/slab/*/KEY before the workload: cpu_partial and min_partial, say.
     #[arg(long, value_name = "KEY=NUMBER", requires = "qemu", value_parser = setting)]
     set: Vec<String>,
-    /// With --qemu, its CPUs.
+    /// With --qemu, the number of CPUs of the booted machine.
     #[arg(long, value_name = "N", requires = "qemu", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=255))]
     cpus: u32,
-    /// With --qemu, its memory: bytes, or with K, M, G.
+    /// With --qemu, the memory of the booted machine: bytes, or with K, M, G.
     #[arg(long, value_name = "BYTES", requires = "qemu", default_value = "1G", value_parser = bytes)]
     memory: u64,
     /// With --qemu, a static program or a shell script to put into its /bin. The first one runs, unless there is a COMMAND.
     #[arg(long, value_name = "FILE", requires = "qemu")]
     workload: Vec<PathBuf>,
-    /// With --qemu, how many seconds all of it may take.
+    /// With --qemu, the time limit of the whole recording, in seconds.
     #[arg(long, value_name = "N", requires = "qemu", default_value_t = 1800)]
     timeout: u64,
-    /// With --qemu, emulate its CPUs even where there is KVM.
+    /// With --qemu, emulate its CPUs even if KVM is available.
     #[arg(long, requires = "qemu")]
     emulate: bool,
     /// The workload: a program and its arguments. Its standard output goes to standard error.

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 /// Show what a kernel's caches hold, how much of it is holes, and what would return it. No trace is needed.
 ///
 /// Without PLACE, this machine's: /proc/slabinfo, /sys/kernel/slab, meminfo and buddyinfo (as root). PLACE is a folder of copies (a
-/// sosreport that was unpacked; `slabinfo`, and `slab` or `sys/kernel/slab`, beside each other; a recording of `uslab record`), a moment
+/// sosreport that was unpacked; `slabinfo` next to `slab` or `sys/kernel/slab`; a recording of `uslab record`), a moment
 /// of a recording (FOLDER/before), or one slabinfo. Of a vmcore it is what `kmem -s` of crash or `corelens -M slabinfo` of drgn-tools prints.
 ///
 /// Holes are free objects in slabs that have others in use. A shrink frees only slabs that are wholly empty, which the tables do not
@@ -38,10 +38,10 @@ pub(super) struct Args {
     /// A folder of tables, a moment of a recording, or a slabinfo (`-` is one on standard input). Left out: this machine's.
     #[arg(value_name = "PLACE")]
     place: Option<PathBuf>,
-    /// Say what is different in this later place, or `live` for this machine now.
+    /// Show the differences from PLACE to this later place, or to `live`, this machine now.
     #[arg(long, value_name = "PLACE", conflicts_with = "watch")]
     against: Option<PathBuf>,
-    /// What the rows go by.
+    /// The column that the rows are sorted by.
     #[arg(long, value_enum, default_value = "bytes")]
     sort: Sort,
     /// How many caches to show.
@@ -69,7 +69,7 @@ fn seconds(text: &str) -> Result<Duration, String> {
     seconds.map(Duration::from_secs_f64).ok_or_else(|| "expected seconds, 0.1 to 3600".to_owned())
 }
 
-/// What JSON has.
+/// The report as JSON.
 #[derive(Serialize)]
 struct Told {
     #[serde(flatten)]
@@ -131,10 +131,10 @@ pub(super) fn run(args: &Args, json: Option<Place>) -> anyhow::Result<Outcome> {
     Ok(Outcome::Done)
 }
 
-/// One table after the other, each in the place of the one before on a terminal.
+/// Prints one table after the other. On a terminal each table replaces the previous one.
 fn watch(args: &Args, interval: Duration) -> anyhow::Result<Outcome> {
     let terminal = std::io::stdout().is_terminal();
-    // What fits on most terminals.
+    // A size that fits on most terminals.
     let rows = if args.all { usize::MAX } else { args.rows };
     let mut last: Option<(Report, Instant)> = None;
     for reading in 1.. {

@@ -1,4 +1,4 @@
-//! Exercises: a file becomes a program, which runs in a process of its own and says what came of it.
+//! Exercises: a file is compiled to a program, which runs in a separate process and reports its verdict.
 
 use crate::output::Progress;
 use crate::story::Story;
@@ -43,13 +43,13 @@ fn main() {
 }
 "#;
 
-/// What came of an exercise.
+/// The verdict on an exercise.
 #[derive(Serialize)]
 pub(super) struct Judged {
     file: String,
     #[serde(flatten)]
     pub(super) verdict: Verdict,
-    /// The step at which it fails.
+    /// The step at which the exercise fails.
     #[serde(skip)]
     pub(super) page: Option<String>,
 }
@@ -71,13 +71,13 @@ impl Judged {
 pub(super) struct How {
     /// uslab's sources.
     pub(super) source: PathBuf,
-    /// What the streams are made of.
+    /// Seed of the operation streams.
     pub(super) seed: u32,
-    /// How long it may run.
+    /// The time limit of the exercise.
     pub(super) limit: Duration,
 }
 
-/// Where a program is made of an exercise.
+/// The crate of an exercise, in a temporary folder.
 struct Crate<'h> {
     folder: TempDir,
     how: &'h How,
@@ -86,7 +86,7 @@ struct Crate<'h> {
 /// Compiles an exercise and runs it.
 ///
 /// # Errors
-/// There are no sources, no cargo, or no place for files. Whatever is wrong with the exercise itself is a verdict.
+/// The sources, cargo, or space for files is missing. A fault of the exercise itself is a verdict, not an error.
 pub(super) fn judge(lab: &str, code: &str, file: &Path, how: &How) -> anyhow::Result<Judged> {
     let folder = tempfile::tempdir().context("a folder for the exercise")?;
     let own = Crate { folder, how };
@@ -120,7 +120,7 @@ impl Crate<'_> {
         self.folder.path().join(name)
     }
     fn write(&self, lab: &str, code: &str) -> anyhow::Result<()> {
-        // A layer is of any type, and under a checker of numbers.
+        // A layer holds any type; under a checker it holds numbers.
         let (of, models) = match lab {
             "exchange" => ("<_>", "uslab_lab::course::models::<exercise::Mine<usize>>();"),
             _ => ("", ""),
@@ -165,13 +165,13 @@ debug-assertions = true
             .and_then(|()| write("src/main.rs", &main))
             .and_then(|()| write("src/exercise.rs", code));
         written.with_context(|| self.folder.path().display().to_string())?;
-        // With the versions of others' crates that uslab has, so that nothing has to be fetched.
+        // The versions of dependencies are uslab's, so that nothing has to be fetched.
         let lock = self.how.source.join("Cargo.lock");
         fs::copy(&lock, self.path("Cargo.lock")).with_context(|| lock.display().to_string())?;
         Ok(())
     }
 
-    /// The program; or what the compiler says.
+    /// The program, or the compiler's messages.
     fn build(&self, loom: bool) -> anyhow::Result<Result<PathBuf, String>> {
         let target = self.how.source.join(if loom { "target/course-loom" } else { "target/course" });
         let profile = if loom { "loom" } else { "dev" };
@@ -186,14 +186,14 @@ debug-assertions = true
         if !output.status.success() {
             return Ok(Err(String::from_utf8_lossy(&output.stderr).trim().to_owned()));
         }
-        // Another exercise may be built meanwhile.
+        // Another exercise may be built concurrently.
         let built = target.join(if loom { "loom" } else { "debug" }).join("exercise");
         let program = self.path(profile);
         fs::copy(&built, &program).with_context(|| built.display().to_string())?;
         Ok(Ok(program))
     }
 
-    /// Runs a program; `None`: it did not end. If it says what came of it, that is the text.
+    /// Runs a program and returns the verdict that it printed, if any. `None` if it did not end in time.
     fn run(&self, command: &mut Command) -> anyhow::Result<Option<(ExitStatus, Option<String>)>> {
         let mut word = [0; 16];
         fs::File::open("/dev/urandom")
@@ -205,7 +205,7 @@ debug-assertions = true
         command.current_dir(self.folder.path()).stdin(Stdio::piped());
         let mut child = command.spawn().context("the exercise")?;
         if let Some(mut stdin) = child.stdin.take() {
-            // What ends before it reads has said nothing.
+            // A program that exits before it reads its input reports nothing.
             let _ = stdin.write_all(word.as_bytes());
         }
         let end = Instant::now() + self.how.limit;
@@ -226,7 +226,7 @@ debug-assertions = true
         Check::new(format!("it ends within {} s", self.how.limit.as_secs()), "it does not", false)
     }
 
-    /// What it is on streams.
+    /// The verdict on the exercise from streams of operations.
     fn judge(&self, program: &Path, verdict: &mut Verdict) -> anyhow::Result<()> {
         let mut command = Command::new(program);
         command.env("RUST_BACKTRACE", "0").stdout(std::io::stderr());
@@ -241,7 +241,7 @@ debug-assertions = true
         Ok(())
     }
 
-    /// What its locks are in any order of steps; the story of one in which they fail.
+    /// The verdict on its locks over all orders of steps, with the counterexample trace if one fails.
     fn models(&self, verdict: &mut Verdict) -> anyhow::Result<Option<Story>> {
         const WANTED: &str = "each round has one owner in every order of the threads' steps";
         let program = match self.build(true)? {
@@ -282,7 +282,7 @@ debug-assertions = true
     }
 }
 
-/// Of a row that a model writes: `MODEL name | ... | executions 17 | ...`.
+/// A value from the row that a model writes: `MODEL name | ... | executions 17 | ...`.
 fn executions(row: &str) -> Option<u64> {
     row.split(" | ").find_map(|part| part.strip_prefix("executions "))?.parse().ok()
 }

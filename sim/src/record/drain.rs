@@ -37,12 +37,12 @@ const PAUSE: Duration = Duration::from_millis(20);
 const PAGES_LEVEL: i32 = 1;
 const TEXT_LEVEL: i32 = 3;
 
-/// What threads and the progress line share.
+/// The state that threads and the progress line share.
 #[derive(Debug, Default)]
 struct Shared {
-    /// No event is written any more.
+    /// Set once the kernel writes no more events.
     stopped: AtomicBool,
-    /// Nothing of it is kept.
+    /// Set if the recording is discarded.
     abandoned: AtomicBool,
     events: AtomicU64,
     bytes: AtomicU64,
@@ -111,7 +111,7 @@ impl Drain {
         self.threads.iter().any(JoinHandle::is_finished)
     }
 
-    /// Takes what is left. The kernel must have stopped to write events.
+    /// Takes the remaining pages. The kernel must have stopped writing events.
     pub(super) fn stop(&mut self) -> anyhow::Result<Taken> {
         // Release: pairs with the Acquire in `take`.
         self.shared.stopped.store(true, Release);
@@ -121,7 +121,7 @@ impl Drain {
         Ok(self.taken())
     }
 
-    /// Writes the text of all that was taken, by time, and removes the files of the CPUs.
+    /// Writes the text of all taken events, sorted by time, and removes the files of the CPUs.
     pub(super) fn print(
         &self,
         folder: &Path,
@@ -177,7 +177,7 @@ impl Drain {
 impl Drop for Drain {
     fn drop(&mut self) {
         self.shared.abandoned.store(true, Relaxed);
-        // An error is under way, which is the one to report.
+        // Another error is already being returned; it is the one to report.
         let _ = self.stop();
     }
 }
@@ -196,7 +196,7 @@ struct Cpu {
 }
 
 impl Cpu {
-    /// Takes the pages that are there, some at a time; `all` is with the one that the CPU is writing. Returns their number.
+    /// Takes the available pages, some at a time, and returns their number. `all` includes the page that the CPU is writing.
     fn take(&mut self, layout: Layout, all: bool, shared: &Shared) -> anyhow::Result<usize> {
         for pages in 0..TURN {
             let read = match self.pipe.read(&mut self.page) {
@@ -228,10 +228,10 @@ impl Cpu {
     }
 }
 
-/// What a thread does.
+/// The loop of a thread.
 fn take(mut cpus: Vec<Cpu>, layout: Layout, shared: &Shared) -> anyhow::Result<()> {
     loop {
-        // Acquire: pairs with the Release in `stop`. What was written before is read below.
+        // Acquire: pairs with the Release in `stop`. The pages written before it are read below.
         let is_last = shared.stopped.load(Acquire);
         let mut most = 0;
         for cpu in &mut cpus {
@@ -292,14 +292,14 @@ impl Stream {
             self.page.resize(head + rest, 0);
             self.file.read_exact(&mut self.page[head..])?;
             self.cursor = self.layout.begin(&self.page);
-            // Of a page without events the number is kept.
+            // The count of lost events is kept across a page without events.
             if let Some(before) = lost {
                 self.cursor.lost = Some(before + self.cursor.lost.unwrap_or(0));
             }
         }
     }
 
-    /// Tells once what was lost before the last record, as ftrace does.
+    /// Reports once the events that were lost before the last record, as ftrace does.
     fn tell_lost(&mut self, text: &mut Vec<u8>) {
         // Writing to a vector cannot fail.
         let _ = match self.cursor.lost.take() {

@@ -27,7 +27,7 @@ use uslab_magazine::sync::{AtomicBool, Ordering::Relaxed};
 /// Marks and tables.
 const STEPS: &str = include_str!("steps.sh");
 
-/// The events of group `kmem` that replays read. Kernels before 6.1 have those of `_node` apart.
+/// The events of group `kmem` that replays read. Kernels before 6.1 have separate `_node` events.
 const EVENTS: [&str; 11] = [
     "kmalloc",
     "kmem_cache_alloc",
@@ -45,7 +45,7 @@ const EVENTS: [&str; 11] = [
 /// Where tracefs is mounted, as a rule.
 const TRACEFS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
 
-/// What to record of the running kernel.
+/// How to record the running kernel.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Where tracefs is mounted; `None` is in one of the usual places.
@@ -100,7 +100,7 @@ impl fmt::Display for Recorded {
 /// The trace in a recording's folder.
 const TRACE: &str = "trace.txt.zst";
 
-/// A folder that gets its name when all is in it; until then it goes when this is dropped.
+/// A folder that gets its final name when it is complete; if dropped before, it is removed.
 #[derive(Debug)]
 struct Folder {
     to: PathBuf,
@@ -168,7 +168,7 @@ fn sum(stats: &str, names: &[&str]) -> u64 {
     counts.filter(|(name, _)| names.contains(name)).filter_map(|(_, n)| n.trim().parse::<u64>().ok()).sum()
 }
 
-/// What statistics call events that were lost.
+/// The names of lost events in the statistics.
 const LOSSES: [&str; 3] = ["overrun", "commit overrun", "dropped events"];
 
 /// CPUs that lost events, and how many.
@@ -178,7 +178,7 @@ fn lost(stats: &str) -> Vec<(String, u64)> {
     lost.filter(|(_, lost)| *lost > 0).collect()
 }
 
-/// Set once somebody presses Ctrl-C.
+/// Set by Ctrl-C.
 fn interrupts() -> anyhow::Result<Arc<AtomicBool>> {
     let interrupted = Arc::new(AtomicBool::new(false));
     let flag = interrupted.clone();
@@ -186,14 +186,14 @@ fn interrupts() -> anyhow::Result<Arc<AtomicBool>> {
     Ok(interrupted)
 }
 
-/// Waits for a child while `go_on` says so; else ends it.
+/// Waits for a child as long as `go_on` returns `true`; then kills it.
 fn wait(child: &mut Child, mut go_on: impl FnMut() -> anyhow::Result<()>) -> anyhow::Result<ExitStatus> {
     loop {
         if let Some(status) = child.try_wait()? {
             return Ok(status);
         }
         if let Err(error) = go_on() {
-            // It may be gone already.
+            // It may have exited already.
             let _ = child.kill();
             child.wait()?;
             return Err(error);
@@ -202,12 +202,12 @@ fn wait(child: &mut Child, mut go_on: impl FnMut() -> anyhow::Result<()>) -> any
     }
 }
 
-/// What Ctrl-C sends.
+/// The signal that Ctrl-C sends.
 const SIGINT: i32 = 2;
-/// How a recording ends by it.
+/// The error of a recording that Ctrl-C interrupts.
 const INTERRUPTED: &str = "interrupted; nothing is kept";
 
-/// A tracing instance of our own: nobody else's tracing is disturbed. It goes when this is dropped.
+/// A separate tracing instance, which does not disturb other tracing. It is removed when this is dropped.
 #[derive(Debug)]
 struct Instance(PathBuf);
 
@@ -226,7 +226,7 @@ impl Instance {
 
 impl Drop for Instance {
     fn drop(&mut self) {
-        // Where the kernel holds on to it there is nobody left to tell.
+        // If the kernel does not remove the instance, the error cannot be reported from here.
         let _ = self.write("tracing_on", "0");
         // It may be busy for a moment after its last file was closed.
         for _ in 0..40 {
@@ -291,7 +291,7 @@ pub fn record(out: &Path, options: &Options) -> anyhow::Result<Recorded> {
     let instance = Instance::new(&tracefs)?;
     instance.write("buffer_size_kb", &(options.buffer / 1024).max(1).to_string())?;
     instance.write("trace_clock", "global")?;
-    // Older kernels print hashed addresses whatever is asked.
+    // Older kernels print hashed addresses whatever the option.
     let _ = instance.write("options/hash-ptr", "0");
     let mut drain = Drain::start(&tracefs, &instance.0, &folder.partial)?;
     let events: Vec<_> =
@@ -402,7 +402,7 @@ impl Seen {
         stats.map(|stats| sum(&stats, &LOSSES)).sum()
     }
 
-    /// A name that is gone again when it is wanted is known from before.
+    /// The name of a process that has exited since is known from an earlier reading.
     fn read_commands(&mut self) {
         let text = fs::read(self.tracefs.join("saved_cmdlines")).unwrap_or_default();
         let text = String::from_utf8_lossy(&text);

@@ -20,10 +20,10 @@ const GUEST: &str = include_str!("guest.sh");
 /// Modules that bring the trace out; those that a kernel does not have as modules are part of it.
 const WAY_OUT: [&str; 3] = ["virtio_pci", "9pnet_virtio", "9p"];
 
-/// How long a guest may take to say that it is up where the machine's own CPUs run it.
+/// The time within which a guest under KVM must report that it is up.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What to boot.
+/// The kernel to boot, and the machine to boot it on.
 #[derive(Clone, Debug)]
 pub struct Guest {
     /// A kernel's file, or the folder of unpacked packages.
@@ -90,7 +90,7 @@ pub fn record(out: &Path, guest: &Guest) -> anyhow::Result<Recorded> {
         });
         match ended {
             Ok(_) if from_port(&folder)? => break,
-            // KVM that is there may still not work, in a machine that is a guest itself.
+            // KVM may be available and still not work, if this machine is itself a guest.
             Ok(_) if *accelerator == "kvm" && !up() => {}
             Err(error) if error.to_string() == NOT_UP => {}
             Err(error) => return Err(error),
@@ -115,7 +115,7 @@ pub fn record(out: &Path, guest: &Guest) -> anyhow::Result<Recorded> {
     folder.finish(&status)
 }
 
-/// What the guest wrote to its second serial port: an archive, if its kernel has no 9p.
+/// The guest's output on its second serial port: an archive, if its kernel has no 9p.
 const PORT: &str = "port.tar";
 
 /// Unpacks what came through the serial port, if anything did. Returns `true` if the recording is complete.
@@ -125,7 +125,7 @@ fn from_port(folder: &Folder) -> anyhow::Result<bool> {
         let mut tar = Command::new("tar");
         let status = tar.arg("-xf").arg(&port).arg("-C").arg(&folder.partial).status();
         let packed = folder.file("trace.txt.gz");
-        // The guest may have ended in the middle of it.
+        // The guest may have ended while it was writing the archive.
         if status.context("tar does not start")?.success() && packed.exists() {
             let mut packed_trace = flate2::bufread::GzDecoder::new(BufReader::new(File::open(&packed)?));
             std::io::copy(&mut packed_trace, &mut File::create(folder.file("trace.txt"))?)?;
@@ -135,10 +135,10 @@ fn from_port(folder: &Folder) -> anyhow::Result<bool> {
     Ok(folder.file("done").exists() && folder.file("trace.txt").exists())
 }
 
-/// What the guest says first.
+/// The first line that the guest prints.
 const UP: &[u8] = b"uslab: the guest is up";
 
-/// Why KVM is given up.
+/// The reason why KVM is not used.
 const NOT_UP: &str = "the guest is not up";
 
 fn writable(path: &str) -> bool {

@@ -7,7 +7,7 @@
 
 use std::ops::Range;
 
-/// The events before this page were lost, some.
+/// Some events before this page were lost.
 const MISSED: u64 = 1 << 31;
 /// Their number is behind the last event.
 const MISSED_IS_STORED: u64 = 1 << 30;
@@ -85,7 +85,7 @@ fn word(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_ne_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
-/// 0 if it is not there.
+/// 0 if it is missing.
 fn long(bytes: &[u8], at: usize) -> u64 {
     bytes.get(at..).and_then(|bytes| bytes.first_chunk()).map_or(0, |bytes| u64::from_ne_bytes(*bytes))
 }

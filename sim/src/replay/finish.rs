@@ -13,7 +13,7 @@ use std::time::Duration;
 use uslab::{CacheInfo, Info, Paths};
 use uslab_buddy::{BuddyInfo, Order};
 
-/// What the replay knows besides its own state.
+/// The facts that the report needs in addition to the replay's state.
 pub(super) struct Taken<'t> {
     pub(super) build: Build,
     pub(super) tables: &'t Tables,
@@ -175,7 +175,7 @@ impl Run<'_, '_> {
         report.collect()
     }
 
-    /// Frees all, reaps, shrinks, gives the pages back, and looks at what is left.
+    /// Frees all objects, reaps, shrinks, returns the pages, and counts the remainder.
     fn tear_down(&mut self, before: &BuddyInfo, rss: [u64; 2]) -> Teardown {
         self.held.free_all();
         let subsystem = &self.machine.subsystem;
@@ -225,7 +225,7 @@ fn against_kernel(
         .iter()
         .map(|row| {
             let (a, b) = ours(row);
-            // Objects from before the trace are not among ours: their frees take off what we never had.
+            // The replay has no objects from before the trace. Their frees are subtracted here, as they lower the kernel's count.
             let pre = b.pre_trace_frees as i64 - a.pre_trace_frees as i64;
             let site = facts.objects.hidden_free_sites.iter().find(|(cache, ..)| *cache == row.cache);
             let mut compared = KernelRow {

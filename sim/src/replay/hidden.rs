@@ -11,7 +11,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 /// - `alloc, alloc, free, free`: the first free came before the second allocation.
 /// - `free, alloc, alloc`, where the free has no allocation: it came after the first allocation.
 pub(super) fn put_in_order(ops: &mut Vec<Op>) {
-    /// What was last seen of an object, by operation.
+    /// The last event of an object, by operation.
     enum Seen {
         /// A free without an allocation.
         Early(usize),
@@ -46,7 +46,7 @@ pub(super) fn put_in_order(ops: &mut Vec<Op>) {
             OpKind::Free { cache, ptr, origin } => {
                 if let Some(Seen::ReusedThenFree(hidden, free)) = seen.insert(ptr.0, Seen::Early(at)) {
                     ops[hidden].cpu = ops[free].cpu;
-                    // What is from before the trace is not freed.
+                    // Objects from before the trace are not freed.
                     let nothing = OpKind::Free { cache, ptr, origin: FreeOrigin::PreTrace };
                     ops[at].kind = core::mem::replace(&mut ops[free].kind, nothing);
                     seen.remove(&ptr.0);
@@ -81,7 +81,7 @@ pub(super) fn put_in_order(ops: &mut Vec<Op>) {
 ///
 /// An object that a function allocates right after another one, and whose call site has no seen free, dies with that other one:
 /// `kernfs_fop_open` allocates an open file and what its inode has for all open files. Until 7.0 `kfree_rcu` collects for five seconds.
-/// What has no such companion dies when its address is handed out again.
+/// An object without such a companion dies when its address is handed out again.
 pub(super) fn deaths(Traced { resolver, ops, tables }: Traced<'_>) -> FxHashMap<usize, Vec<u64>> {
     const COLLECTED_NS: u64 = 5_000_000_000;
     /// Operations between the two allocations.
@@ -142,7 +142,7 @@ pub(super) fn deaths(Traced { resolver, ops, tables }: Traced<'_>) -> FxHashMap<
     found
 }
 
-/// What happened without an event.
+/// An operation that has no event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Hidden {
     /// The operation after which it happened.

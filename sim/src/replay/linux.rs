@@ -1,4 +1,4 @@
-//! Which design a traced kernel has: [`LINUX`](uslab_engine::designs::LINUX) stands for it.
+//! The design of a traced kernel, which [`LINUX`](uslab_engine::designs::LINUX) selects.
 
 use super::traced::Traced;
 use crate::trace::{Kernel, Op, OpKind};
@@ -38,7 +38,7 @@ pub(super) fn design(kernel: &Kernel) -> String {
     format!("{design}{}", options.concat())
 }
 
-/// An option that makes slabs as large as the kernel's table has them, if a kernel with so many CPUs would have others: slabs are
+/// An option that makes slabs as large as in the kernel's table, if a kernel with `cpus` CPUs would choose another size: slabs are
 /// as large as CPUs are present, and a trace names those that are online.
 pub(super) fn present(design: &str, slabinfo: Option<&SlabInfo>, cpus: u32) -> String {
     let option = |name| design.split(':').find_map(|option| option.strip_prefix(name)?.parse().ok());
@@ -82,7 +82,7 @@ pub(super) fn sheaf_capacity(kernel: &Kernel, cache: &str) -> Option<u32> {
     Some(recorded.unwrap_or_else(of_release)).filter(|capacity| *capacity > 0)
 }
 
-/// What a recording lacks that its design needs, and what that costs.
+/// The data that the design needs and the recording lacks, with the effect on the result.
 pub(super) fn missing(Traced { resolver, ops, tables }: Traced<'_>) -> Vec<&'static str> {
     let design = design(&tables.kernel);
     let is_shrunk =

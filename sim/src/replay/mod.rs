@@ -69,17 +69,17 @@ pub struct Options {
     pub memory: u64,
     /// Operations between two checks of the conservation laws; `None` checks at marks and at the end only.
     pub snapshot_every: Option<u64>,
-    /// Whether a free without a seen allocation is an error.
+    /// `true` if a free without a seen allocation is an error.
     pub strict: bool,
-    /// How large the traced machine's pages are; `None` is as the tables beside the trace or its addresses tell.
+    /// The page size of the traced machine; `None` takes it from the trace's tables or addresses.
     pub page_size: Option<PageSize>,
-    /// Whether the report has call sites and lifetimes.
+    /// `true` if the report has call sites and lifetimes.
     pub callers: bool,
-    /// Goes on where many lines of kmem events are not understood.
+    /// `true` to continue although many lines of kmem events are not understood.
     pub partial: bool,
 }
 
-/// Memory of the simulated machine where nothing else is said: 16 GiB, of which only what is used is committed.
+/// The default memory of the simulated machine: 16 GiB, committed on first use.
 pub const DEFAULT_MEMORY: u64 = 16 << 30;
 
 impl Default for Options {
@@ -101,10 +101,10 @@ impl Default for Options {
 /// The replay cannot go on.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplayError {
-    /// The trace or a table beside it.
+    /// The trace or one of its tables.
     #[error(transparent)]
     Trace(#[from] TraceError),
-    /// An option that cannot be.
+    /// An invalid option.
     #[error("{0}")]
     Option(String),
     /// The machine does not start.
@@ -143,13 +143,13 @@ pub enum ReplayError {
         cache: String,
         /// The pointer, as traced.
         ptr: u64,
-        /// What is wrong with it.
+        /// The reason.
         why: &'static str,
     },
 }
 
 impl Options {
-    /// Looks at the options before any work is done.
+    /// Checks the options before any work is done.
     ///
     /// # Errors
     /// A value outside what is supported; the error names it and what is accepted.
@@ -173,7 +173,7 @@ impl Options {
 
 /// The bundled trace: a real kernel, 6.1 on 4 CPUs, under a file workload.
 static BUNDLED: &[u8] = include_bytes!("../../data/files-6.1.trace.zst");
-/// What errors and reports call it.
+/// The name of the bundled trace in errors and reports.
 pub(crate) const BUNDLED_NAME: &str = "the bundled trace";
 
 /// Replays the trace at `path` (`-`: standard input; `None`: the bundled one).
@@ -337,7 +337,7 @@ fn cpus(recording: &Recording, options: &Options) -> Result<u32, ReplayError> {
     Ok(options.cpus.unwrap_or(traced as u32))
 }
 
-/// What a page calls the trace at `path`.
+/// The title on a page of the trace at `path`.
 fn title(path: &Path) -> String {
     match path.to_str() {
         Some(BUNDLED_NAME) => {
@@ -361,7 +361,7 @@ struct Run<'r, 'm> {
     remote: Vec<RemoteFrees>,
     watch: Option<Watch>,
     operations: u64,
-    /// Allocations and frees that the simulated machine was asked for.
+    /// Allocations and frees that the replay requested from the simulated machine.
     served: u64,
     /// Marks at which all caches were shrunk.
     shrinks: u64,
@@ -373,7 +373,7 @@ struct Run<'r, 'm> {
     checking: Duration,
 }
 
-/// Frees on another simulated CPU than the allocation, and those of them on another node.
+/// Frees on another simulated CPU than the allocation, and how many of them were on another node.
 #[derive(Clone, Copy, Debug, Default)]
 struct RemoteFrees {
     cpu: u64,
@@ -498,7 +498,7 @@ impl Run<'_, '_> {
         }
     }
 
-    /// Checks the conservation laws and keeps the numbers of the moment; those of the caches if they are `compared`.
+    /// Checks the conservation laws and keeps the numbers of the moment. Numbers by cache are kept if `compared`.
     fn snapshot(&mut self, moment: &str, compared: bool) {
         let begun = Instant::now();
         let census = self.check(moment);
@@ -523,7 +523,7 @@ impl Run<'_, '_> {
                 hidden_frees: tally.hidden_frees,
             }
         });
-        // All caches are looked at every time, but only kept where they are compared with the kernel's: there may be
+        // All caches are checked every time, but their numbers are kept only for comparison with the kernel: there may be
         // millions of moments.
         let caches: Vec<_> = caches.collect();
         let caches = if compared { caches } else { Vec::new() };
@@ -574,7 +574,7 @@ impl Run<'_, '_> {
     }
 }
 
-/// What an operation asks of the simulated machine, in allocations and frees.
+/// The allocations and frees that an operation requests from the simulated machine.
 fn asks(kind: OpKind) -> u64 {
     match kind {
         OpKind::Alloc { .. }

@@ -1,7 +1,7 @@
-//! A trace through designs other than the shipping one, beside the tables of the kernel that was traced.
+//! A trace replayed on designs other than the shipping one, compared with the tables of the kernel that was traced.
 //!
-//! A trace does not tell what a cache held before it began. So each number is the kernel's own at the moment `before`, and
-//! what the design has added since.
+//! A trace does not show what a cache held before it began. So each number is the kernel's number at the moment `before`, plus
+//! the change in the design since.
 
 use super::from_before::slabs_from_before;
 use super::kernel_pages::{self, PagesAt};
@@ -24,7 +24,7 @@ use uslab_engine::design::{CacheCounts, Locks};
 use uslab_engine::designs::{Spec, Visitor};
 use uslab_engine::{Design, Engine, MOST_MEMORY, Paths, Policy, Stream};
 
-/// Designs beside a kernel.
+/// Designs compared with a kernel.
 #[derive(Debug, Serialize)]
 pub struct DesignReport {
     /// The trace's file.
@@ -35,28 +35,28 @@ pub struct DesignReport {
     pub operations: u64,
     /// The design that the traced kernel has, `linux`; `None` if nothing says which kernel it was.
     pub linux: Option<String>,
-    /// What the recording lacks, and what that costs.
+    /// The data that the recording lacks, with the effect on the result.
     pub missing: Vec<&'static str>,
-    /// What each design did.
+    /// The run of each design.
     pub designs: Vec<DesignRun>,
-    /// From the first design to the second, where that was asked for.
+    /// The change from the first design to the second, if it was requested.
     pub prediction: Option<Prediction>,
 }
 
-/// A design's way through the trace.
+/// A design's run of the trace.
 #[derive(Debug, Serialize)]
 pub struct DesignRun {
     /// The design, and what was set.
     pub design: String,
     /// The first conservation law that did not hold, and where; the run ended there.
     pub violated: Option<String>,
-    /// Operations on objects of slabs by the dearest thing that they did.
+    /// Operations on objects of slabs by where they were served.
     pub paths: Paths,
     /// Locks that CPUs share and that the design would have taken; 0 if it does not count them.
     pub locks: Locks,
     /// The moments that the kernel's tables are of.
     pub moments: Vec<Moment>,
-    /// What its caches had at the moment `before`, by number.
+    /// Numbers of its caches at the moment `before`, by cache number.
     #[serde(skip)]
     pub before: Vec<CacheCounts>,
 }
@@ -91,7 +91,7 @@ pub struct CacheAt {
     pub kernel: KernelAt,
     /// The design.
     pub design: DesignAt,
-    /// Why they differ, as far as the trace shows; nothing where they do not.
+    /// Why they differ, as far as the trace shows; empty if they agree.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub causes: Vec<SlabCause>,
 }
@@ -163,7 +163,7 @@ impl fmt::Display for SlabCause {
     }
 }
 
-/// What a kernel says of a cache.
+/// A kernel's numbers of a cache.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct KernelAt {
     /// Slabs.
@@ -221,9 +221,9 @@ pub struct SlabSums {
 pub struct Within {
     /// Caches.
     pub n: u64,
-    /// Of these, the ones within two per cent.
+    /// Caches within two per cent.
     pub within_2_percent: u64,
-    /// And the ones within two per cent or a slab.
+    /// Caches within two per cent or one slab.
     pub within_2_percent_or_a_slab: u64,
 }
 
@@ -268,7 +268,7 @@ pub fn designs<P: Policy>(
         drop(stage);
         designs.push(run);
     }
-    // A design that began elsewhere stands beside the traced kernel in the prediction only.
+    // A design that began elsewhere is compared with the traced kernel in the prediction only.
     let beside = if other.is_some() { 1 } else { designs.len() };
     // A counterfactual design differs from the kernel because it is meant to.
     let linux = traced.linux.parse::<Spec<P>>().ok();
@@ -297,7 +297,7 @@ pub fn designs<P: Policy>(
     Ok(DesignReport { trace, cpus, operations, linux, missing, designs, prediction })
 }
 
-/// A trace for designs, and what is known of the kernel that was traced.
+/// A trace for designs, and the facts about the kernel that was traced.
 struct Input {
     trace: String,
     stream: Stream,
@@ -308,7 +308,7 @@ struct Input {
     /// Objects that are taken to be free before the trace, by cache.
     guessed: Vec<u64>,
     missing: Vec<&'static str>,
-    /// The same operations and the tables as another kernel begins with them, where one is given.
+    /// The same operations, with the tables that the other kernel begins with, if one is given.
     other: Option<(Stream, Tables)>,
 }
 
@@ -382,7 +382,7 @@ impl Input {
     }
 }
 
-/// A trace that was converted; `None` if the file is none.
+/// A converted trace; `None` if the file is not one.
 pub(super) fn converted(path: &Path) -> Result<Option<Stream>, ReplayError> {
     if !super::stream::is_converted(path) {
         return Ok(None);
@@ -416,12 +416,12 @@ pub fn read_stream(
     Input::open(path, options, None, progress).map(|input| input.stream)
 }
 
-/// A design's way through a stream.
+/// A design's run of a stream.
 struct Run<'s, F> {
     design: String,
     stream: &'s Stream,
     tables: &'s Tables,
-    /// What another design had seen of the kernel's slabs at the moment `before`.
+    /// The kernel's slabs that another design had seen at the moment `before`.
     seen: Option<&'s [CacheCounts]>,
     series: Option<&'s RefCell<Series>>,
     at: F,
@@ -482,7 +482,7 @@ fn free_blocks(pages: &PageAllocator) -> Vec<(ZoneKind, Vec<u64>)> {
 }
 
 impl DesignReport {
-    /// Whether all conservation laws held.
+    /// `true` if all conservation laws held.
     pub fn holds(&self) -> bool {
         self.designs.iter().all(|run| run.violated.is_none())
     }
@@ -496,9 +496,9 @@ fn band(slabs: i64, hidden: u64) -> [i64; 2] {
     [(slabs - width).max(0), slabs + width]
 }
 
-/// As many slabs of `per` objects as hold what `slabs` slabs of `objects_per_slab` do, of whose objects so many are in use.
+/// The number of slabs of `per` objects that replace `slabs` slabs of `objects_per_slab`, given the objects in use.
 ///
-/// Where slabs are smaller, some of what was one slab has nothing in it: objects in use are taken to lie anywhere.
+/// If slabs are smaller, some parts of an old slab are empty: objects in use are assumed to be at random places.
 fn with_slabs_of(per: u64, slabs: u64, objects_per_slab: u64, in_use: u64) -> u64 {
     let objects = slabs * objects_per_slab;
     if per == 0 || per >= objects_per_slab {
@@ -510,7 +510,7 @@ fn with_slabs_of(per: u64, slabs: u64, objects_per_slab: u64, in_use: u64) -> u6
 }
 
 impl Moment {
-    /// `None` where the kernel has no table of it, or none of `before`.
+    /// `None` if the kernel has no table of the moment, or no table of `before`.
     fn new(
         name: &str,
         stream: &Stream,
@@ -620,7 +620,7 @@ impl Moment {
     }
 }
 
-/// Caches that are shown where a design is off.
+/// Number of caches shown in which a design differs.
 const WORST: usize = 10;
 
 impl fmt::Display for DesignReport {
@@ -681,7 +681,7 @@ impl fmt::Display for DesignReport {
             ]);
         }
         writeln!(f, "\n{}", text(&sums))?;
-        // They are the same beside each design.
+        // They are the same for each design.
         let moments = self.designs.first().map_or(&[][..], |run| &run.moments);
         kernel_pages::show(f, moments.iter().filter_map(|m| Some((m.name.as_str(), m.pages.as_ref()?))))?;
         let all = self.designs.iter().flat_map(|run| run.moments.iter().map(|at| (&*run.design, at)));
@@ -751,7 +751,7 @@ mod tests {
         assert_eq!(with_slabs_of(16, 10, 16, 7), 10);
         assert_eq!(with_slabs_of(32, 11, 16, 7), 6);
         assert_eq!(with_slabs_of(1, 10, 16, 40), 40, "each object by itself");
-        // Half of the objects are in use: of four none is in one of sixteen slabs.
+        // Half of the objects are in use: one of sixteen slabs of four objects is empty.
         assert_eq!(with_slabs_of(4, 16, 8, 64), 30);
         assert_eq!((with_slabs_of(4, 0, 8, 0), with_slabs_of(0, 3, 8, 1)), (0, 24));
     }

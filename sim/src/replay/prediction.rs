@@ -1,11 +1,11 @@
-//! What another setting would have done to the kernel that was traced.
+//! A prediction of how another setting would have changed the kernel that was traced.
 //!
 //! Two designs run the same trace: one as the kernel was set, one as it would have been. What the kernel had is known; the
-//! second design says by how much another setting differs from it. What the first design gets wrong beside the kernel (hidden
-//! allocations, say) is taken to be the same in both. Where a slab holds another number of objects, slabs that the trace does not
+//! second design shows by how much another setting differs from it. The errors of the first design against the kernel (hidden
+//! allocations, say) are taken to be the same in both. If a slab holds another number of objects, slabs that the trace does not
 //! show the making of count by their objects.
 //!
-//! The kernel's own start differs, too: other CPUs and other versions have other tables before anything happens. Where a boot of
+//! The kernel's own start differs, too: other CPUs and other versions have other tables before anything happens. If a boot of
 //! the other kernel without the workload is given, the prediction begins with its table ([`start`](super::start)).
 
 use super::ReplayError;
@@ -65,7 +65,7 @@ pub struct Predicted {
     pub held: (u64, u64),
 }
 
-/// A prediction beside the real thing, over caches of more than ten slabs that changed by more than 5 %, and by more than boots with
+/// A prediction compared with the real change, over caches of more than ten slabs that changed by more than 5 %, and by more than boots with
 /// the same setting differ.
 #[derive(Debug, Serialize)]
 pub struct Compared {
@@ -75,7 +75,7 @@ pub struct Compared {
     pub caches: u64,
     /// Of these, the ones whose real slabs are in the band.
     pub in_band: u64,
-    /// Caches that changed so much.
+    /// Caches that changed by more than these limits.
     pub changed: u64,
     /// Of these, the ones whose change has the right sign.
     pub right_sign: u64,
@@ -169,7 +169,7 @@ impl Prediction {
         Self { from: from.design.clone(), to: to.design.clone(), locks, moments: moments.collect() }
     }
 
-    /// What the change does, in a sentence for each moment, and one of locks.
+    /// The effect of the change: one sentence for each moment, and one about locks.
     pub(super) fn answer(&self) -> String {
         let mut said: Vec<_> =
             self.moments.iter().map(|moment| moment.answer(&self.from, &self.to)).collect();
@@ -197,7 +197,7 @@ fn slabs(from: Option<&CacheAt>, to: &CacheAt) -> u64 {
 }
 
 impl PredictedMoment {
-    /// From the first design to the second, in a sentence.
+    /// The change from the first design to the second, in a sentence.
     fn answer(&self, from: &str, to: &str) -> String {
         let sum = |of: fn(&Predicted) -> u64| self.caches.iter().map(of).sum::<u64>();
         let (then, now) = (sum(|cache| cache.pages.0), sum(|cache| cache.pages.1));
@@ -241,7 +241,7 @@ fn band(predicted: u64, noise: u64) -> [u64; 2] {
 }
 
 impl Predicted {
-    /// Whether it really changed by more than 5 %, and by more than chance does: that is at least a slab.
+    /// Returns `true` if it really changed by more than 5 %, and by more than chance: at least a slab.
     fn changed(&self, real: u64) -> bool {
         let change = self.traced.abs_diff(real);
         self.traced.max(real) > FEW && change * 20 > self.traced && change > self.noise.max(1)
@@ -362,7 +362,7 @@ mod tests {
 
     #[test]
     fn what_the_first_design_gets_wrong_is_wrong_in_both() {
-        // The kernel had 100 slabs, the design says 96: four are hidden from it, and eight of half the size.
+        // The kernel had 100 slabs, the design 96. The four that the design misses are eight slabs of half the size.
         assert_eq!(slabs(Some(&at(100, 96, 16)), &at(100, 90, 16)), 94);
         assert_eq!(slabs(Some(&at(100, 96, 16)), &at(100, 190, 8)), 198);
         assert_eq!(slabs(Some(&at(1, 9, 16)), &at(1, 2, 16)), 0);

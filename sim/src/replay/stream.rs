@@ -17,7 +17,8 @@ use uslab_engine::design::Manner;
 use uslab_engine::stream::{Kind, MAGIC};
 use uslab_engine::{Stream, Writer};
 
-/// Whether a file is a trace that was converted. What cannot be opened, or is shorter, is for others to complain of; a pipe keeps its bytes.
+/// Returns `true` if a file is a converted trace. It returns `false` for a file that cannot be opened or is too short, whose error
+/// the caller finds, and for a pipe, which is not read.
 pub fn is_converted(path: &Path) -> bool {
     let mut first = [0; MAGIC.len()];
     path.is_file()
@@ -31,7 +32,7 @@ pub(super) fn traced_cpus(counts: &Counts) -> u64 {
     (counts.by_cpu.len() as u64).max(header.unwrap_or(0)).max(1)
 }
 
-/// What there is before the first operation.
+/// The slabs before the first operation.
 pub(super) enum Before<'k> {
     /// These slabs.
     Slabs(Vec<FromBefore>),
@@ -151,7 +152,7 @@ fn write(to: &mut Writer, resolver: &Resolver, op: &Op, cpu: u32) {
             to.free(cpu, ptr.0);
         }
         OpKind::Free { cache, ptr, origin: FreeOrigin::HiddenAlloc } => {
-            // Nobody knows when it was allocated, unless somebody has guessed.
+            // The time of its allocation is unknown, unless it was guessed.
             if !to.free(cpu, ptr.0) {
                 to.pass(cpu, cache.0, resolver.cache(cache).size.into());
             }
@@ -172,7 +173,7 @@ fn write(to: &mut Writer, resolver: &Resolver, op: &Op, cpu: u32) {
     }
 }
 
-/// What a cache of a trace is in a stream.
+/// The stream's description of a trace's cache.
 pub(super) fn kind(kind: CacheKind) -> Kind {
     match kind {
         CacheKind::Kmalloc => Kind::Kmalloc,

@@ -1,11 +1,11 @@
-//! What is wrong with a trace: said first, because it limits what the rest is worth.
+//! The faults of a trace: reported first, because they limit the value of the rest.
 
 use crate::output::grouped;
 use crate::trace::{DirectMap, Facts, Format, PageSize, PageSizeSource, Recorded};
 use serde::Serialize;
 use std::fmt;
 
-/// What a trace does not have, or cannot tell.
+/// Data that a trace lacks or that cannot be derived from it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TraceHealth {
     /// Events that the kernel's ring buffer overwrote before they were read: the oldest ones. By ftrace's header.
@@ -20,18 +20,18 @@ pub struct TraceHealth {
     pub not_understood: u64,
     /// The number of the last line, if it is cut; it was left out.
     pub cut_last_line: Option<u64>,
-    /// Where the traced kernel maps its memory. Unless it is known, no page event can be told to be a slab's.
+    /// Where the traced kernel maps its memory. Unless it is known, no page event can be attributed to a slab.
     pub direct_map: DirectMap,
     /// Bytes of a page of the traced machine.
     pub page_size: PageSize,
-    /// How that is known; where it is assumed, so is the size from which kmalloc takes pages.
+    /// The source of the page size. If it is assumed, so is the size from which kmalloc takes pages.
     pub page_size_source: PageSizeSource,
     /// In sentences, in the order of the fields.
     pub warnings: Vec<String>,
 }
 
 impl TraceHealth {
-    /// What the facts of a trace say of its health.
+    /// Derives the health of a trace from its facts.
     pub fn of(facts: &Facts) -> Self {
         let (in_buffer, written) = facts.header.map_or((0, 0), |h| (h.in_buffer, h.written));
         let mut health = Self {

@@ -1,4 +1,4 @@
-//! What a replay found: as data ([`Report`], the interface of `--json`) and as a page for a person.
+//! The result of a replay: as data ([`Report`], the interface of `--json`) and as text for a person.
 
 mod callers;
 mod cause;
@@ -25,7 +25,7 @@ pub struct Report {
     pub version: &'static str,
     /// The trace's file.
     pub trace: String,
-    /// What is wrong with the trace.
+    /// The faults of the trace.
     pub trace_health: TraceHealth,
     /// The machine that was traced.
     pub traced: TracedMachine,
@@ -49,9 +49,9 @@ pub struct Report {
     pub pages: BTreeMap<u8, PageCounts>,
     /// Conservation laws.
     pub conservation: Conservation,
-    /// What was left when everything was freed, reaped, shrunk and given back.
+    /// The remainder after everything was freed, reaped, shrunk and returned.
     pub teardown: Teardown,
-    /// Beside the kernel's own tables, where they lie beside the trace.
+    /// The comparison with the kernel's tables, if the trace's folder has them.
     pub against_kernel: Option<AgainstKernel>,
     /// The buddy allocator at the end of the trace.
     pub buddy: BuddyInfo,
@@ -59,8 +59,8 @@ pub struct Report {
     pub fragmentation: Vec<Fragmentation>,
     /// The conservation laws' numbers at each snapshot.
     pub snapshots: Vec<SnapshotReport>,
-    /// Allocations and frees of objects and pages that the simulated machine was asked for. Events that ask for nothing
-    /// (slabs' own pages, `kfree(NULL)`, what the kernel's page allocator tells of its lists) are not among them.
+    /// Allocations and frees of objects and pages that the replay requested. Events that request nothing
+    /// (slabs' own pages, `kfree(NULL)`, events of the kernel's page lists) do not count.
     pub operations: u64,
     /// Events of the text a second, all of them: reading and replaying together, on one thread.
     pub events_per_second: f64,
@@ -72,16 +72,16 @@ pub struct Report {
     pub replay_seconds: f64,
     /// Nanoseconds for replaying an operation.
     pub replay_ns_per_operation: f64,
-    /// Call sites and lifetimes, if they were asked for.
+    /// Call sites and lifetimes, if they were requested.
     pub callers: Option<Callers>,
-    /// All that can be said of the trace without a replay.
+    /// All facts of the trace that need no replay.
     pub facts: Facts,
 }
 
 /// The traced machine.
 #[derive(Debug, Serialize)]
 pub struct TracedMachine {
-    /// CPUs: as many as the header tells or the events name, whichever is more.
+    /// Number of CPUs: by the header or by the events, whichever is more.
     pub cpus: u64,
     /// CPUs that have an event.
     pub cpus_used: u64,
@@ -92,7 +92,7 @@ pub struct TracedMachine {
 pub struct MachineReport {
     /// CPUs.
     pub cpus: u32,
-    /// CPUs that an event happened on. A CPU of the trace is the one of the same number, modulo the CPUs.
+    /// CPUs that an event happened on. A CPU of the trace is the CPU of the same number, modulo the CPUs.
     pub cpus_used: u32,
     /// Memory nodes; CPUs are spread over them in contiguous ranges.
     pub nodes: u32,
@@ -100,7 +100,7 @@ pub struct MachineReport {
     pub nodes_used: u32,
     /// Bytes of memory.
     pub memory_bytes: u64,
-    /// The magazines asked for.
+    /// The requested magazines.
     pub magazine: String,
 }
 
@@ -125,7 +125,7 @@ pub struct CacheReport {
     pub live: u64,
     /// The most that were live at a time.
     pub peak_live: u64,
-    /// Frees on another CPU of the simulated machine than the allocation. (`facts` has those of the traced machine.)
+    /// Frees on another CPU of the simulated machine than the allocation. (`facts` counts the traced machine's.)
     pub remote_frees: u64,
     /// Of these, on another node: past the magazines, to the slab that the object is from.
     pub remote_node_frees: u64,
@@ -141,15 +141,15 @@ pub struct CacheReport {
     pub slabs: u64,
     /// The most slabs that we had at a time.
     pub slabs_peak: u64,
-    /// Objects of our slabs: in callers' hands,
+    /// Objects of our slabs that are in use.
     pub used: u64,
-    /// on CPUs' stacks,
+    /// Objects of our slabs on CPUs' stacks.
     pub in_magazines: u64,
-    /// in depots,
+    /// Objects of our slabs in depots.
     pub in_depot: u64,
-    /// and free in slabs.
+    /// Objects that are free in our slabs.
     pub free_in_slabs: u64,
-    /// All operations, those that the trace hides included, by the dearest thing that each did.
+    /// All operations, including hidden ones, by where they were served.
     pub paths: Paths,
     /// Visits to a depot that moved magazines.
     pub depot_exchanges: u64,
@@ -157,7 +157,7 @@ pub struct CacheReport {
     pub kernel: Option<KernelCache>,
 }
 
-/// What the kernel's last table says of a cache, and how it changed.
+/// The kernel's last numbers of a cache, and their change.
 #[derive(Debug, Serialize)]
 pub struct KernelCache {
     /// Active objects at the last snapshot.
@@ -166,13 +166,13 @@ pub struct KernelCache {
     pub num_objs: u64,
     /// Slabs at the last snapshot.
     pub num_slabs: u64,
-    /// Between the two exact snapshots: the kernel's change of objects,
+    /// The kernel's change of objects between the two exact snapshots.
     pub objects_change: i64,
-    /// ours for the same events,
+    /// Our change of objects for the same events.
     pub our_objects_change: i64,
-    /// the kernel's change of slabs,
+    /// The kernel's change of slabs between the two exact snapshots.
     pub slabs_change: i64,
-    /// and ours.
+    /// Our change of slabs for the same events.
     pub our_slabs_change: i64,
 }
 
@@ -225,7 +225,7 @@ pub struct Conservation {
     pub violations: Vec<String>,
 }
 
-/// After everything was freed.
+/// The remainder after everything was freed.
 #[derive(Debug, Serialize)]
 pub struct Teardown {
     /// Objects left in slabs: 0.
@@ -310,7 +310,7 @@ pub struct SnapshotReport {
     pub moment: String,
     /// Operations before it.
     pub operations: u64,
-    /// What was counted; `None` where a law was violated.
+    /// The counts; `None` if a law was violated.
     pub census: Option<uslab::Census>,
 }
 

@@ -12,9 +12,9 @@ fn cpu_percent(cache: &CacheReport) -> String {
     format!("{:.1}", 100.0 * cache.paths.share(Path::Cpu).unwrap_or(0.0))
 }
 
-/// Caches shown unless all are asked for.
+/// Caches shown unless all are requested.
 const SHOWN: usize = 25;
-/// Differences from the kernel that are explained unless all are asked for.
+/// Differences from the kernel that are explained unless all are requested.
 const EXPLAINED: usize = 8;
 
 /// `1 CPU`, `4 CPUs`.
@@ -316,7 +316,7 @@ impl Report {
         )
     }
 
-    /// The page for somebody who has just started the program.
+    /// The page for a newcomer, who started the program without arguments.
     pub fn introduction(&self) -> String {
         let mut out = String::new();
         // Writing to a string cannot fail.

@@ -20,7 +20,7 @@ use std::cmp::Reverse;
 use std::fmt::Write;
 use std::path::Path;
 
-/// What the rows go by.
+/// The order of the rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Sort {
     /// Bytes of all slabs.
@@ -28,7 +28,7 @@ pub enum Sort {
     Bytes,
     /// Bytes of holes.
     Holes,
-    /// What a shrink returns at most.
+    /// By the most that a shrink returns.
     Shrink,
     /// Objects in use.
     Objects,
@@ -41,7 +41,7 @@ pub enum Sort {
 /// A kernel's caches at one moment.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// What was read.
+    /// The place that was read.
     pub place: String,
     /// The files.
     pub read: Vec<String>,
@@ -49,7 +49,7 @@ pub struct Report {
     pub kernel: Option<String>,
     /// CPUs.
     pub cpus: u64,
-    /// The number of CPUs is the largest that the slabs' orders allow, as no table tells it.
+    /// `true` if no table has the number of CPUs: it is the largest that the slabs' orders allow.
     pub cpus_guessed: bool,
     /// Memory nodes.
     pub nodes: u64,
@@ -71,7 +71,7 @@ pub struct Report {
     pub waste: u64,
     /// Bytes of slabs that a shrink of all caches returns.
     pub shrink: Bounds,
-    /// Bytes of reclaimable caches: what `drop_caches` returns is part of it. `None` if no table tells which these are.
+    /// Bytes of reclaimable caches, of which `drop_caches` returns a part. `None` if no table shows which caches these are.
     pub reclaimable: Option<u64>,
     /// Bytes of slabs that CPUs hold, at most.
     pub cpu_slabs: u64,
@@ -79,9 +79,9 @@ pub struct Report {
     pub parked: u64,
     /// The caches, in the requested order.
     pub caches: Vec<Row>,
-    /// What other settings would cost.
+    /// The cost of other settings.
     pub settings: Vec<Setting>,
-    /// What could not be read.
+    /// The files that could not be read.
     pub faults: Vec<String>,
     /// The moment of a recording.
     pub moment: Option<&'static str>,
@@ -122,7 +122,7 @@ pub struct Row {
     pub shrink_slabs: Bounds,
     /// Their bytes.
     pub shrink: Bounds,
-    /// What CPUs and nodes hold.
+    /// The objects and slabs that CPUs and nodes hold.
     pub layers: Layers,
     /// True if `drop_caches` may free its objects, if a table has this.
     pub reclaimable: Option<bool>,
@@ -230,7 +230,7 @@ impl Report {
         Ok(())
     }
 
-    /// What was read, and what of it could not be.
+    /// Writes the place that was read, and the files that could not be read.
     fn head(&self, f: &mut String) -> std::fmt::Result {
         let linux = self.kernel.as_ref().map_or(String::new(), |kernel| format!("Linux {kernel}, "));
         let nodes = if self.nodes == 1 { "1 node".to_owned() } else { format!("{} nodes", self.nodes) };
@@ -342,7 +342,7 @@ impl Report {
         )
     }
 
-    /// What changed in `time`, by second.
+    /// The changes during `time`, per second.
     pub fn rates(&self, before: &Self, time: std::time::Duration, rows: usize) -> String {
         let change = Change::new(before, self);
         let mut changed = change.caches;

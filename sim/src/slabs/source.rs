@@ -13,10 +13,10 @@ use uslab::info::Row;
 /// No table of a kernel's caches is nearly as long; a device may never end.
 const MOST_BYTES: u64 = 16 << 20;
 
-/// What a kernel's tables say at one moment.
+/// A kernel's tables at one moment.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
-    /// What was named, as reports call it.
+    /// The place as the user named it; its name in reports.
     pub place: String,
     /// The files that were read.
     pub read: Vec<String>,
@@ -51,7 +51,7 @@ pub struct Snapshot {
 pub struct Cache {
     /// Its row of slabinfo, or one that is made of its attributes.
     pub row: Row,
-    /// What SLAB's arrays hold.
+    /// Objects in SLAB's arrays.
     pub tunables: Tunables,
     /// Its attributes in sysfs.
     pub attributes: Option<Attributes>,
@@ -183,7 +183,7 @@ impl Snapshot {
                 };
                 Some(Cache { row, tunables: Tunables::default(), attributes: None, aliases: vec![] })
             });
-            // What no machine has is no table of one.
+            // Values that no machine can have are refused.
             let mut sum = (0_u64, 0_u64);
             for cache in rows {
                 let row = &cache.row;
@@ -221,7 +221,7 @@ impl Snapshot {
     }
 }
 
-/// A folder of tables: those of a moment, or those without one.
+/// A folder of tables: the tables of a moment, or tables without a moment.
 struct Tables<'p> {
     folder: &'p Path,
     moment: Option<&'static str>,
@@ -260,7 +260,7 @@ impl Tables<'_> {
         };
         let catalog = match self.catalog(&mut read) {
             Ok(catalog) => catalog,
-            // What slabinfo says is enough to go on.
+            // slabinfo alone is sufficient.
             Err(error) if !snapshot.caches.is_empty() => {
                 snapshot.faults.push(format!("{error:#}"));
                 None
@@ -313,7 +313,7 @@ impl Tables<'_> {
         snapshot.checked(&looked_for)
     }
 
-    /// What sysfs says: a copy of its folder, or the tables of a recording.
+    /// The attributes from sysfs: a copy of its folder, or the tables of a recording.
     fn catalog(&self, read: &mut Vec<String>) -> anyhow::Result<Option<Catalog>> {
         let table = |path: &Path, read: &mut Vec<String>| -> anyhow::Result<Option<Catalog>> {
             let found = self.first(&[path.to_owned()], read)?;

@@ -35,7 +35,7 @@ const ALONE: u64 = 1000;
 /// A base with several votes needs this many times: chance gives several votes to the same base much more rarely.
 const SEVERAL: u64 = 100;
 
-/// What is known about the direct map.
+/// The state of the search for the direct map.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "kebab-case", tag = "state", content = "base")]
 pub enum DirectMap {

@@ -1,4 +1,4 @@
-//! What a trace holds, in numbers: everything that can be said without replaying it.
+//! The contents of a trace in numbers: all facts that need no replay.
 
 use std::collections::BTreeMap;
 
@@ -40,7 +40,7 @@ pub struct Facts {
     pub unterminated: bool,
     /// The last line, shortened, and its number, if it ends in the middle: it was left out.
     pub cut_line: Option<(u64, String)>,
-    /// What `libuslab.so` says of its recording.
+    /// The header that `libuslab.so` wrote into its recording.
     pub recorded: Option<Recorded>,
     /// Where the traced kernel maps its memory.
     pub direct_map: DirectMap,
@@ -100,11 +100,11 @@ pub struct Facts {
     pub mark_was_lost: bool,
     /// Live objects and slabs seen of each cache at the beginning and the end of a workload (marks `WORKLOAD ...`).
     pub phases: Vec<Phase>,
-    /// The kernel's tables beside ours, by the span of time.
+    /// The kernel's tables compared with ours, by the span of time.
     pub slabinfo: Vec<SlabinfoSpan>,
-    /// The kernel's pages beside ours, by the span of time.
+    /// The kernel's pages compared with ours, by the span of time.
     pub page_spans: Vec<PageSpan>,
-    /// Everything the kernel has at a moment beside what was seen since the trace began.
+    /// The kernel's totals at a moment compared with the totals seen since the trace began.
     pub absolute: Vec<Absolute>,
 }
 
@@ -214,7 +214,7 @@ pub struct Phase {
     pub caches: Vec<(String, u64, i64)>,
 }
 
-/// The caches of two slabinfo snapshots beside the events between them.
+/// The caches of two slabinfo snapshots compared with the events between them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct SlabinfoSpan {
     /// The moments.
@@ -320,7 +320,7 @@ pub struct Absolute {
 }
 
 impl Resolver {
-    /// The facts, once all operations were taken. `tables` are those beside the trace.
+    /// The facts, once all operations were taken. `tables` are the tables in the trace's folder.
     #[must_use]
     pub fn facts(&self, tables: &Tables) -> Facts {
         let counts = &self.recording.counts;

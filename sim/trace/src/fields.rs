@@ -10,7 +10,7 @@ pub(super) enum Pointer {
     Placeholder,
 }
 
-/// The fields of one event. They are asked for in the order in which the kernel prints them, which makes each a
+/// The fields of one event. Callers request them in the order in which the kernel prints them, so that each request is a
 /// comparison at the cursor; a field that is elsewhere (an older or newer kernel) is searched.
 #[derive(Debug)]
 pub(super) struct Fields<'a> {
@@ -46,7 +46,7 @@ impl<'a> Fields<'a> {
     #[inline]
     pub(super) fn pointer<const N: usize>(&mut self, key: &[u8; N]) -> Option<Pointer> {
         self.find(key)?;
-        // As nearly all are: 16 digits.
+        // Nearly all values have 16 digits.
         if let Some((digits, rest @ ([] | [b' ', ..]))) = self.rest.split_first_chunk::<16>()
             && let Some(address) = hex(digits)
         {
@@ -234,7 +234,7 @@ pub(super) fn hex(text: &[u8]) -> Option<u64> {
     (all < 16).then_some(value)
 }
 
-/// The value of each hexadecimal digit; 255 for what is none.
+/// The value of each hexadecimal digit; 255 for every other byte.
 const HEX: [u8; 256] = {
     let mut table = [255; 256];
     let mut i = 0;

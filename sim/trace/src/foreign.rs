@@ -10,7 +10,7 @@ pub struct Foreign {
     pub is: &'static str,
     /// How it is made.
     pub made: &'static str,
-    /// What to do. `FILE` is in the place of its name.
+    /// The remedy, with `FILE` in place of the file's name.
     pub instead: &'static str,
 }
 
@@ -19,7 +19,7 @@ const fn foreign(is: &'static str, made: &'static str, instead: &'static str) ->
 }
 
 impl Foreign {
-    /// What the first lines of a text tell, without its comments.
+    /// The kind of a text by its first lines, ignoring comments.
     #[must_use]
     pub fn of(lines: &[&str]) -> Option<Self> {
         let first = lines.iter().find(|line| !line.trim().is_empty())?;
@@ -29,7 +29,7 @@ impl Foreign {
         })
     }
 
-    /// What to do with `file`.
+    /// The remedy for `file`.
     #[must_use]
     pub fn advice(&self, file: &str) -> String {
         self.instead.replace("FILE", file)

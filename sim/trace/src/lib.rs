@@ -9,12 +9,13 @@
 //! ```
 //!
 //! Two passes, because a trace names a cache mostly after the fact: `kmem_cache_free` says where an object came from, often
-//! long after `kmem_cache_alloc` did not. The text is parsed once, while a thread unpacks what follows; between the passes lie 32-byte records.
+//! long after `kmem_cache_alloc` did not. The text is parsed once, while a thread unpacks the next chunks; the first pass hands the second
+//! 32-byte records.
 //!
-//! Events are those of the kernel's `kmem` group, as ftrace, `perf script` and `trace-cmd report` print them, or a program's
+//! The events are from the kernel's `kmem` group, as ftrace, `perf script` and `trace-cmd report` print them, or a program's
 //! calls of malloc and free, as wee_alloc's traces have them, as Fleetbench's distributions describe them, or as `libuslab.so`
 //! records them, which is no text. Nothing is skipped silently: what is not understood is counted and shown, lost events are reported, and what the kernel did not
-//! trace (hidden allocations and frees, objects from before the trace) is told apart and counted.
+//! trace (hidden allocations and frees, objects from before the trace) is inferred and counted separately.
 //!
 //! ```no_run
 //! use std::path::Path;

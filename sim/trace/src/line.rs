@@ -53,7 +53,7 @@ impl Format {
     }
 }
 
-/// What one line is.
+/// The kind and contents of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Line {
     /// An event.
@@ -250,7 +250,7 @@ impl Parser {
         };
         let cut_well = |format| cut(format, line).filter(|prefix| is_name(prefix.event));
         let (format, prefix) = order.iter().find_map(|&format| Some((format, cut_well(format)?)))?;
-        // Without its `cpus=` line, trace-cmd is told from ftrace by the site in parentheses.
+        // Without its `cpus=` line, trace-cmd differs from ftrace in the site in parentheses.
         let format = match format {
             Format::Ftrace if trace_cmd::repeats_site(prefix.body) => Format::TraceCmdReport,
             other => other,

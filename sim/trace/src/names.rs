@@ -57,7 +57,7 @@ pub struct NameSources {
     pub left: u64,
 }
 
-/// What is known of a shape's cache without its page.
+/// The clue to a shape's cache, without its page.
 #[derive(Debug, Clone, Copy)]
 enum Known {
     NotAsked,

@@ -1,8 +1,8 @@
 //! The first pass: text to records.
 //!
-//! Every line is parsed once. What only the whole trace can tell is learned on the way: which cache a call site
+//! Every line is parsed once. The pass also learns the facts that need the whole trace: which cache a call site
 //! allocates from (a later `kmem_cache_free` names it), where the kernel [maps its memory](super::direct_map). Events
-//! that an allocator has to replay go to the [spool](super::spool), what the page allocator tells of its own lists goes to
+//! that an allocator has to replay go to the [spool](super::spool), events of the page allocator's lists go to
 //! another one; all others are counted here. At the end the records of page blocks that became slabs are marked.
 
 use std::panic::resume_unwind;
@@ -36,7 +36,7 @@ const SPOOL_IN_MEMORY: usize = 64 << 20;
 /// How many chunks of text are unpacked ahead of the one that is parsed.
 const CHUNKS_AHEAD: usize = 4;
 
-/// How many records of a program lie between two reports of progress: a mebibyte of them.
+/// Number of a program's records between two reports of progress: a mebibyte of them.
 const PROGRESS_EVERY: u64 = 43_690;
 
 /// The migrate type of user memory.
@@ -51,7 +51,7 @@ const REJECT_SHOWN: usize = 160;
 /// A trace that has been read and not yet interpreted.
 ///
 /// Its memory is bounded by the number of live objects, of distinct call sites and of pages that the trace touches; its
-/// events lie in a temporary file where they are many.
+/// events are stored in a temporary file if there are many.
 #[derive(Debug)]
 pub struct Recording {
     pub(super) path: PathBuf,
@@ -101,7 +101,7 @@ pub struct Counts {
     pub same_times: u64,
     /// Events earlier than the event before, which is of another CPU. If there are any, all events were put in order of time.
     pub times_going_back: u64,
-    /// Of the lines that are not understood, those of kmem events.
+    /// Number of kmem events among the lines that are not understood.
     pub kmem_not_understood: u64,
     /// The first few of these, shortened, with their numbers.
     first_kmem: Vec<(u64, String)>,
@@ -143,13 +143,13 @@ pub struct Counts {
     pub unterminated: bool,
     /// The last line, shortened, and its number, if it ends in the middle: it was left out.
     pub cut_line: Option<(u64, String)>,
-    /// What `libuslab.so` says of its recording.
+    /// The header that `libuslab.so` wrote into its recording.
     pub recorded: Option<Recorded>,
 }
 
 impl Recording {
-    /// Reads all of `source`, on a thread of its own; text is parsed on this one. `progress` is called here, every 128 KiB of
-    /// text. How large the traced machine's pages are is found in the trace, as far as it can be; else 4 KiB are assumed.
+    /// Reads all of `source` on a separate thread; text is parsed on this one. `progress` is called here, every 128 KiB of
+    /// text. The page size of the traced machine is found in the trace if possible; else 4 KiB are assumed.
     ///
     /// # Errors
     ///
@@ -160,7 +160,7 @@ impl Recording {
         Self::read_paged(source, None, progress)
     }
 
-    /// [`read`](Self::read), where it may be known how large the pages are, and from what.
+    /// As [`read`](Self::read), with the page size and its source if they are known.
     ///
     /// # Errors
     ///
@@ -173,7 +173,7 @@ impl Recording {
         Self::read_within(SPOOL_IN_MEMORY, source, page_size, progress)
     }
 
-    /// The same, with at most so many bytes of records in memory.
+    /// As [`read_paged`](Self::read_paged), with at most `spool_limit` bytes of records in memory.
     pub(super) fn read_within(
         spool_limit: usize,
         mut source: Source,
@@ -186,8 +186,8 @@ impl Recording {
             pass.recorded(source, progress)?;
             return pass.finish(page_size);
         }
-        // What is read and unpacked goes to the pass in chunks, whose buffers come back. Whichever side ends closes its ends
-        // of both channels, and so ends the other one.
+        // Unpacked text reaches the pass in chunks, whose buffers are returned for reuse. The side that ends first closes its ends
+        // of both channels, which ends the other side.
         let (filled, chunks) = mpsc::sync_channel(CHUNKS_AHEAD);
         let (used, spare) = mpsc::channel::<Vec<u8>>();
         let path = source.path().to_owned();
@@ -249,7 +249,7 @@ impl Recording {
         &self.path
     }
 
-    /// What was counted.
+    /// The counts of the recording.
     #[must_use]
     pub fn counts(&self) -> &Counts {
         &self.counts
@@ -261,7 +261,7 @@ impl Recording {
         self.spool.len()
     }
 
-    /// What the kernel's page allocator told of its own lists, in the trace's order. No allocator replays it, so it is not
+    /// The events of the kernel's page lists, in the trace's order. No allocator replays them, so they are not
     /// among the operations.
     ///
     /// # Errors

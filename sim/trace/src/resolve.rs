@@ -2,7 +2,7 @@
 //!
 //! A trace of a real kernel is not a clean list of allocations and frees. Objects exist before it begins; bulk
 //! functions allocate and free without an event; events of two CPUs appear in the wrong order. The state of each pointer
-//! and of each page tells them apart:
+//! and of each page distinguishes these cases:
 //!
 //! | event | pointer is live | pointer is not live |
 //! |---|---|---|
@@ -63,7 +63,7 @@ pub struct Resolver {
     next: usize,
 }
 
-/// What remains of a recording besides its records.
+/// The parts of a recording other than its records.
 #[derive(Debug)]
 pub(super) struct Interpreted {
     pub(super) counts: Counts,
@@ -147,7 +147,7 @@ impl Default for Page {
     }
 }
 
-/// What the operations add up to.
+/// The totals of the operations.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Tally {
     pub(super) caches: Vec<CacheTally>,
@@ -311,7 +311,7 @@ impl Resolver {
         (self.records.position(), self.records.total())
     }
 
-    /// What a cache is. Caches come into being with their first operation.
+    /// The description of a cache. A cache exists from its first operation on.
     #[must_use]
     pub fn cache(&self, id: CacheId) -> &CacheInfo {
         &self.names.caches()[id.0 as usize]
@@ -329,7 +329,7 @@ impl Resolver {
         self.tally.caches.get(id.0 as usize).copied().unwrap_or_default()
     }
 
-    /// The counters of all caches at the last mark of this text, by id; none of those that came later.
+    /// The counters of all caches at the last mark of this text, by id, without caches that appear later.
     #[must_use]
     pub fn tallies_at(&self, mark: &str) -> &[CacheTally] {
         self.tally.marks.iter().rfind(|at| at.text == mark).map_or(&[], |at| &at.caches)
@@ -347,7 +347,7 @@ impl Resolver {
         self.mapping.page_size
     }
 
-    /// The page that an object lies on, its first if it lies on several; `None` where addresses do not tell.
+    /// The first page of an object; `None` if addresses do not show it.
     #[must_use]
     pub fn page_of(&self, ptr: Ptr) -> Option<Pfn> {
         self.mapping.pfn(ptr)
@@ -391,7 +391,7 @@ impl Resolver {
             Tag::PageAlloc => self.page_alloc(record),
             Tag::PageFree => self.page_free(record),
             Tag::Mark => self.mark_op(record),
-            // They lie in another spool.
+            // They are in another spool.
             Tag::PageTaken | Tag::PageDrained | Tag::PageFallback => {}
         }
     }
@@ -593,14 +593,14 @@ impl Resolver {
         let over_live = frames(pfn, order)
             .any(|frame| self.pages.get(frame).is_some_and(|page| page.from_owner != NO_BLOCK));
         self.tally.page_alloc_over_live += u64::from(over_live);
-        // The one before has ended unseen, but for parts of it that are blocks of their own by now.
+        // The previous block was freed without an event, except for parts that are separate blocks by now.
         if let Some(Block { order, cpu: alloc_cpu, usage }) = self.block_at(pfn) {
             for (from_head, frame) in (0..).zip(frames(pfn, order)) {
                 if self.pages.get(frame).is_some_and(|page| page.from_owner == from_head) {
                     self.forget_page(record, frame);
                 }
             }
-            // What is out goes by events: `pages_out` stays.
+            // Pages in use are counted by events, so `pages_out` stays.
             self.block_ends(pfn);
             self.push(
                 record,
@@ -710,7 +710,7 @@ impl Resolver {
         self.push(record, OpKind::Mark { text: MarkId(symbol) });
     }
 
-    /// The counters that an event of a cache goes to: its own, and those of all.
+    /// The counters of an event of a cache: the cache's own, and the totals.
     fn tallies(&mut self, cache: CacheId) -> [&mut CacheTally; 2] {
         self.tally_of(cache);
         let Tally { caches, all, .. } = &mut self.tally;

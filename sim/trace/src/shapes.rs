@@ -56,7 +56,7 @@ struct Entry {
     own_name_taught: bool,
 }
 
-/// What frees have shown for an origin.
+/// The names that frees have shown for an origin.
 #[derive(Debug, Default, Clone, Copy)]
 struct Learned {
     /// The first name.
@@ -100,7 +100,7 @@ impl Shapes {
         None
     }
 
-    /// Forgets what frees have shown. Allocations that got separate shapes because of frees must return to that of
+    /// Forgets the names that frees have shown. Allocations that got separate shapes because of frees must return to the shape of
     /// [`as_printed`](Self::as_printed).
     pub(super) fn forget(&mut self) {
         self.learned.fill(Learned::default());

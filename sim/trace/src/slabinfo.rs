@@ -14,7 +14,7 @@ const MOST: u64 = 1 << 40;
 const MOST_OF_SLAB: u64 = 1 << 16;
 const MOST_OF_OBJECT: u64 = 1 << 26;
 
-/// What the first line has.
+/// The contents of the first line.
 const VERSIONS: &str = "`slabinfo - version: 2.1` (or 2.0)";
 
 const FEWER: &str = "fewer objects and slabs: physical addresses have 52 bits";
@@ -48,7 +48,7 @@ pub struct RowFault {
     pub line: u64,
     /// The row, shortened.
     pub found: String,
-    /// What would be accepted there.
+    /// The accepted form.
     pub expected: &'static str,
 }
 

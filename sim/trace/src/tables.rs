@@ -1,6 +1,6 @@
-//! The kernel's own tables beside a trace: what it said of its caches and pages at moments that the trace marks.
+//! The kernel's own tables in a trace's folder: its caches and pages at moments that the trace marks.
 //!
-//! A folder holds `{boot,before,after,end}.{slabinfo,buddyinfo,zoneinfo}`; a mark `SNAP before begin` in the trace tells
+//! A folder holds `{boot,before,after,end}.{slabinfo,buddyinfo,zoneinfo}`; a mark `SNAP before begin` in the trace shows
 //! when each was read. All are optional.
 
 use std::fs;
@@ -35,7 +35,7 @@ pub struct Snapshot {
     pub percpu: Option<u64>,
     /// The folders of `/sys/kernel/slab`, in their order, without links; empty if that was not recorded.
     pub folders: Vec<String>,
-    /// What the files in them say, by folder.
+    /// The contents of their files, by folder.
     pub counters: Attributes,
 }
 
@@ -73,7 +73,7 @@ impl FreeBlocks {
     }
 }
 
-/// Where a zone lies, by zoneinfo.
+/// The page range of a zone, by zoneinfo.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ZoneSpan {
     /// Node and zone, as in [`FreeBlocks`].
@@ -96,7 +96,7 @@ pub struct Tables {
 }
 
 impl Tables {
-    /// Reads what lies in the folder of `trace`. A trace from standard input or without tables has none.
+    /// Reads the tables in the folder of `trace`. The result is empty if the trace has no tables or is standard input.
     ///
     /// # Errors
     ///
@@ -108,7 +108,7 @@ impl Tables {
         }
     }
 
-    /// Reads what lies in a folder.
+    /// Reads the tables in a folder.
     ///
     /// # Errors
     ///
@@ -214,7 +214,7 @@ fn zone_name(line: &str) -> String {
     line.split_whitespace().take(4).collect::<Vec<_>>().join(" ")
 }
 
-/// Where each zone of zoneinfo lies. Zones without memory are left out: they have no `start_pfn:`.
+/// The page range of each zone of zoneinfo. Zones without memory are left out: they have no `start_pfn:`.
 fn zone_spans(text: &str) -> Result<Vec<ZoneSpan>, (u64, &'static str)> {
     let mut zones = Vec::new();
     let (mut zone, mut spanned, mut managed) = (String::new(), 0, 0);

@@ -4,7 +4,7 @@ use super::*;
 use std::path::Path;
 
 #[test]
-fn workloads_that_cannot_be_are_refused_with_what_is_accepted() {
+fn impossible_workloads_are_refused_with_accepted_values() {
     refused(
         &["race", "--sizes", "often:1"],
         &["--sizes", "unknown distribution \"often\"", "uniform:MIN..MAX"],
@@ -31,7 +31,7 @@ fn workloads_that_cannot_be_are_refused_with_what_is_accepted() {
 }
 
 #[test]
-fn a_demo_refuses_what_is_no_command_before_it_begins() {
+fn demo_refuses_an_unknown_command_before_it_begins() {
     refused(
         &["demo", "buddy", "alloc 65", "frob"],
         &["demo buddy", "`frob` is no command", "alloc BYTES [ALIGN]"],
@@ -72,7 +72,7 @@ fn traces_that_are_wrong_are_refused_by_file_and_line() {
 }
 
 #[test]
-fn names_that_nobody_has_are_refused_with_those_that_there_are() {
+fn unknown_names_are_refused_with_the_known_ones() {
     refused(&["race", "--allocators", "bump"], &["bump", "first-fit", "tlsf"]);
     refused(&["explain", "bump"], &["bump", "handle-table", "linear"]);
     refused(&["alchemy"], &["alchemy", "expected one of constructors, ", ", robson, "]);
@@ -100,7 +100,7 @@ fn options_that_contradict_each_other_are_refused() {
 }
 
 #[test]
-fn outputs_that_cannot_be_are_refused_before_anything_is_written() {
+fn impossible_outputs_are_refused_before_anything_is_written() {
     refused(&["race", "--csv", "-", "--json", "-"], &["only one of --json, --csv and --html"]);
     refused(&["race", "--csv", "--html", "-"], &["only one of --json, --csv and --html"]);
     refused(&["race", "--html", "/no/such/folder/page.html"], &["--html", "/no/such/folder"]);
@@ -122,7 +122,7 @@ fn outputs_that_cannot_be_are_refused_before_anything_is_written() {
 
 /// Regression test: each value is in its range, but together they never ended, or took all memory.
 #[test]
-fn options_that_ask_for_too_much_together_are_refused() {
+fn options_that_together_need_too_much_memory_are_refused() {
     refused(
         &["colouring", "--sets", "65536", "--ways", "64", "--sizes", "64,8192", "--quick"],
         &["--sets 65536 --ways 64 --sizes 8192: 25769803776 bytes", "1073741824 at most"],
@@ -145,7 +145,7 @@ fn options_that_ask_for_too_much_together_are_refused() {
 /// Regression test: a word after an unknown experiment was taken for the experiment, and the message listed
 /// none.
 #[test]
-fn an_experiment_that_there_is_not_is_refused_with_those_that_there_are() {
+fn unknown_experiment_is_refused_with_the_known_ones() {
     for args in [&["alchemy"][..], &["alchemy", "race"]] {
         refused(args, &["alchemy", "expected one of constructors, ", ", race"]);
     }

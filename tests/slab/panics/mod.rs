@@ -205,7 +205,7 @@ fn sources(folder: &Path, found: &mut Vec<std::path::PathBuf>) {
 }
 
 #[test]
-fn each_place_that_runs_users_code_is_of_a_callback_that_is_tested() {
+fn each_call_of_user_code_belongs_to_a_tested_callback() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     let mut files = Vec::new();
     for folder in ["buddy/src", "magazine/src", "magazine/sync/src", "slab/src", "slab/libuslab/src"] {

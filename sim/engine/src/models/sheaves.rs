@@ -21,7 +21,7 @@
 //!   gives its objects first. The rest of a slab goes to the back of the list, slabs that were not needed to its front, and
 //!   empty ones to the page allocator if the list has [`min_partial`](Knobs::min_partial) slabs. Then new slabs are made; what
 //!   is left of one goes to the front.
-//! - **Flush** (7.x): from the last object to the first, each with those of its slab that follow closely. A slab that was full goes
+//! - **Flush** (7.x): from the last object to the first, each with the objects of its slab that follow closely. A slab that was full goes
 //!   to the back of the list; one that falls empty to the page allocator, if the list has `min_partial` slabs.
 //! - **Shrink**: all sheaves are flushed, empty slabs are freed, and the list is sorted, fullest first.
 //!
@@ -45,7 +45,7 @@ use uslab_magazine::Cpus;
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Knobs {
-    /// Objects of a sheaf, for all caches; 0 is none. `None` is as recorded, or else as the kernel computes it.
+    /// Objects of a sheaf, for all caches; 0 disables sheaves. `None` is as recorded, or else as the kernel computes it.
     pub sheaf_capacity: Option<usize>,
     /// As in [`slub::Knobs`].
     pub cpu_partial: Option<u32>,
@@ -71,7 +71,7 @@ const BARN: usize = 10;
 /// Nanoseconds that a full rcu sheaf waits: a grace period of a machine that is not idle.
 const GRACE: u64 = 20_000_000;
 
-/// What is below sheaves: it fills them, and takes what they give up.
+/// The layer below sheaves: it fills them, and takes the objects that they flush.
 pub trait Below: std::fmt::Debug + Sized {
     /// The design's name.
     const NAME: &'static str;
@@ -106,7 +106,7 @@ pub trait Below: std::fmt::Debug + Sized {
 /// A cache with sheaves.
 #[derive(Debug)]
 pub struct Sheaves<B> {
-    /// Objects of a sheaf; 0: none.
+    /// Objects of a sheaf; 0 if the cache has no sheaves.
     capacity: usize,
     cpus: Vec<Cpu>,
     full: Vec<Vec<Object>>,
@@ -247,7 +247,7 @@ impl<B: Below> Policy for Sheaves<B> {
 }
 
 impl<B: Below> Sheaves<B> {
-    /// A main sheaf with objects instead of the empty one, if that can be.
+    /// Replaces the empty main sheaf by one with objects, if possible.
     fn fill_main(&mut self, op: &mut Op<'_>) {
         let Cpu { main, spare, .. } = &mut self.cpus[op.cpu as usize];
         if let Some(spare) = spare
@@ -282,7 +282,7 @@ impl<B: Below> Sheaves<B> {
         cpu.spare = Some(core::mem::replace(&mut cpu.main, sheaf));
     }
 
-    /// A main sheaf with room instead of the full one.
+    /// Replaces the full main sheaf by one with room.
     fn make_room(&mut self, op: &mut Op<'_>) {
         let Cpu { main, spare, .. } = &mut self.cpus[op.cpu as usize];
         match spare {

@@ -1,7 +1,7 @@
-//! A model of SLUB's policy in Linux 6.1 to 6.17: where an object comes from, where it goes, and when a slab is made or given
-//! back.
+//! A model of SLUB's policy in Linux 6.1 to 6.17: where an object comes from, where it is freed to, and when a slab is made or
+//! freed.
 //!
-//! It is a model. There is no memory behind it and no lock in it. What it shares with the shipping allocator is the rule for
+//! It is a model. There is no memory behind it and no lock in it. It shares with the shipping allocator the rule for
 //! the order of a slab ([`Geometry`]), which is Linux's, and the pages. It is judged by the tables of real kernels.
 //!
 //! ```text
@@ -18,7 +18,7 @@
 //!   then slabs of the node, the first as current, more for the CPU's list until that holds half of what it may; then a new
 //!   slab.
 //! - **Free**: to the current slab, if it is of that. Else to the object's slab. One that was full goes to this CPU's partial
-//!   slabs. If these are too many already, they all go to the node first, and of those the empty ones to the system, as far
+//!   slabs. If these are too many already, they all go to the node first, and the empty ones among them to the system, as far
 //!   as the node has [`min_partial`](Knobs::min_partial) slabs without them. A slab of the node that falls empty goes by
 //!   the same rule. So a CPU keeps the last such slab even where `cpu_partial` is 0.
 //! - **Shrink**: each CPU gives up all that it has. Empty slabs go to the system, and the node's list is sorted, fullest first.
@@ -51,7 +51,7 @@ pub struct Knobs {
     pub slab_min_order: Option<u8>,
     /// The largest order of a slab that holds more than one object; `None` is 3.
     pub slab_max_order: Option<u8>,
-    /// CPUs that are present, where these are not the stream's: what CPU 5 of a stream does CPU 1 does of 4.
+    /// CPUs that are present, if not the stream's: with 4 CPUs, CPU 1 does the operations of CPU 5 of the stream.
     pub cpus: Option<u32>,
 }
 
@@ -76,7 +76,7 @@ impl Knobs {
     }
 }
 
-/// Those that sheaves have, too.
+/// Options that the models with sheaves have, too.
 pub(crate) const CPU_PARTIAL_KNOB: Knob = Knob {
     name: "cpu_partial",
     means: "objects that a CPU's partial slabs are to have room for (0: one such slab)",
@@ -116,14 +116,14 @@ const CURRENT: u8 = 0;
 const CPU_PARTIAL: u8 = 1;
 /// The node's list.
 pub(super) const PARTIAL: u8 = 2;
-/// Slabs that nobody lists: all of their objects are out.
+/// Slabs that are on no list: all of their objects are in use.
 pub(super) const FULL: u8 = 3;
 
 /// A cache of SLUB: see the [module](self).
 #[derive(Debug)]
 pub struct Slub {
     cpus: Vec<Cpu>,
-    /// Slabs that a CPU's list may have before another one drives them out: a list has one even where this is 0.
+    /// Slabs that a CPU's list may have before a new one evicts them: a list has one even if this is 0.
     cpu_partial_slabs: usize,
     min_partial: usize,
 }
@@ -245,11 +245,11 @@ pub(super) fn sort_partial(op: &mut Op<'_>) {
     let slabs: Vec<_> = op.slabs.walk(PARTIAL).collect();
     let (empty, rest): (Vec<_>, Vec<_>) = slabs.into_iter().partition(|slab| op.slabs.is_empty(*slab));
     empty.into_iter().for_each(|slab| op.release(slab));
-    // Up to so many free objects: beyond it is not worth the sorting.
+    // Slabs are sorted up to this number of free objects: beyond it sorting does not pay.
     const SORTED: u16 = 32;
     let (mut sorted, rest): (Vec<_>, Vec<_>) =
         rest.into_iter().partition(|slab| op.slabs.free(*slab) <= SORTED);
-    // Each goes to the front of those that are as full.
+    // Each goes to the front of the slabs that are as full.
     sorted.reverse();
     sorted.sort_by_key(|slab| op.slabs.free(*slab));
     sorted.into_iter().chain(rest).for_each(|slab| op.slabs.relist(slab, PARTIAL, End::Back));
@@ -262,7 +262,7 @@ impl Slub {
     fn cpu(&self, op: &Op<'_>) -> usize {
         op.cpu as usize % self.cpus.len()
     }
-    /// The CPU's current slab, which has an object of its own.
+    /// The CPU's current slab, which has a free object of the CPU's.
     fn current(&mut self, op: &mut Op<'_>, number: usize) -> Result<u32, NoMemory> {
         let cpu = &mut self.cpus[number];
         if let Some(slab) = cpu.current {
