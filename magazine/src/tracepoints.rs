@@ -581,7 +581,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_say_what_they_are() {
+    fn steps_have_a_readable_text() {
         let text = |step: Step| step.to_string();
         assert_eq!(text(Step::DepotContended), "waits for the depot");
         assert_eq!(

@@ -182,7 +182,7 @@ mod tests {
 
     /// A regression: the order was once a part of a row's name, and rows of sweeps and callers had no name.
     #[test]
-    fn a_row_is_matched_by_what_names_it_and_by_nothing_else() {
+    fn rows_are_matched_by_their_name_columns_only() {
         let rows = |rows: [Value; 2]| [json!(rows), json!([rows[1], rows[0]])];
         for [a, b] in [
             rows([json!({ "setting": "m=1", "score": 3 }), json!({ "setting": "m=2", "score": 2 })]),
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_without_a_partner_meet_in_their_order_and_the_rest_is_named() {
+    fn rows_without_a_match_are_paired_in_order_and_the_rest_is_reported() {
         let a = json!({ "designs": [{ "design": "slub", "slabs": 4 }], "caches": [{ "name": "x", "n": 1 }, { "name": "y", "n": 1 }], "gone": 1 });
         let b = json!({ "designs": [{ "design": "slub:cpu_partial=0", "slabs": 5 }], "caches": [{ "name": "y", "n": 1 }] });
         let diff = Diff::new(&a, &b, 0.0);

@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn stacks_are_read_and_what_is_none_is_named() {
+    fn stacks_are_parsed_and_invalid_lines_are_refused() {
         let flame = parse(TEXT).unwrap();
         assert_eq!(flame.stacks[0].frames, ["malloc-64", "main", "reads a file", "lines"]);
         assert_eq!((flame.stacks.len(), flame.bytes()), (3, 800));
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn stacks_that_differ_in_the_allocator_are_one() {
+    fn stacks_that_differ_only_inside_the_allocator_are_merged() {
         let flame = parse("c;main;f;malloc;uslab::a 1\nc;main 2\nc;main;f;malloc 4\nd;main;f 8\n").unwrap();
         let stacks: Vec<_> = flame.stacks.iter().map(|stack| (stack.frames.join(";"), stack.bytes)).collect();
         assert_eq!(stacks, [("c;main;f".into(), 5), ("c;main".into(), 2), ("d;main;f".into(), 8)]);
@@ -183,7 +183,7 @@ mod tests {
     /// The profile is of this test itself, in both formats.
     #[cfg(target_os = "linux")]
     #[test]
-    fn functions_are_named_from_the_files_that_a_profile_names() {
+    fn functions_are_resolved_from_the_mapped_files() {
         let subsystem = uslab::Subsystem::new(uslab::Config::default()).unwrap();
         let cache = uslab::KmemCache::builder("inode", 600).build_in(&subsystem).unwrap();
         subsystem.start_profile(1).unwrap();
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn the_text_has_the_largest_first() {
+    fn flame_text_lists_the_largest_first() {
         let text = parse(TEXT).unwrap().to_string();
         let lines: Vec<_> = text.lines().collect();
         assert_eq!(lines[0], "heap: 800 bytes in 3 stacks");
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_holds_the_stacks_and_asks_for_nothing() {
+    fn flame_page_contains_the_stacks_and_is_self_contained() {
         let page = parse(TEXT).unwrap().page().unwrap();
         web::check(&page);
         assert!(page.contains(r#""frames":["large","main","\u003c/script>"],"bytes":100"#));

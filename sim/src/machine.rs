@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_freed_in_parts_is_split_and_gone_after_its_last_part() {
+    fn block_freed_in_parts_is_split_and_ends_with_its_last_part() {
         let machine = machine(64 << 20);
         let mut held = Holdings::new(&machine);
         held.alloc_pages(0, 64, 3, 0).unwrap();
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_freed_as_one_go_one_by_one() {
+    fn blocks_freed_as_one_are_freed_separately() {
         let machine = machine(64 << 20);
         let mut held = Holdings::new(&machine);
         held.alloc_pages(0, 8, 1, 1).unwrap();
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn kmalloc_classes_are_kmallocs_own_caches() {
+    fn kmalloc_classes_map_to_kmallocs_caches() {
         let machine = machine(64 << 20);
         let mut held = Holdings::new(&machine);
         let infos = [
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn out_of_memory_is_a_value() {
+    fn out_of_memory_is_a_returned_error() {
         let machine = machine(16 * 4096);
         let mut held = Holdings::new(&machine);
         held.learn(&[cache("big", CacheKind::Named, 4096)]).unwrap();

@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_recording_that_pages_carry_is_one() {
+    fn embedded_latency_recording_is_valid() {
         let findings: Value = serde_json::from_str(LATENCY).unwrap();
         let series = histogram(&findings).unwrap();
         assert_eq!(series.len(), 4);

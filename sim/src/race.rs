@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_without_memory_ends_the_race_of_all() {
+    fn failed_allocation_of_one_thread_ends_the_race() {
         for workload in workloads() {
             let granted = AtomicU64::new(100);
             let make = || match granted.fetch_sub(1, Ordering::Relaxed) {

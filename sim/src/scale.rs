@@ -409,7 +409,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_page_holds_the_report_and_asks_for_nothing_but_itself() {
+    fn scale_page_contains_the_report_and_is_self_contained() {
         let profile = profile("vm2").unwrap();
         let curve = Curve {
             workload: "</script>".to_owned(),

@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn an_aborting_script_says_where() {
+    fn aborting_script_reports_the_aborted_step() {
         Script { cpu: 0, at: 2, then: 1, aborted: true }.install();
         assert_eq!([(); 3].map(|()| step()), [(0, None), (1, Some(0)), (1, None)]);
         on_cpu(0);

@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn a_knob_says_what_it_is_by_default() {
+    fn knob_text_shows_its_default() {
         let said = |design, name| {
             let knob = knobs::<NoPolicy>(design).iter().find(|knob| knob.name == name);
             knob.map(ToString::to_string).unwrap_or_default()
@@ -441,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_design_is_refused_with_what_would_be_accepted() {
+    fn invalid_design_is_refused_with_accepted_values() {
         for (text, error) in [
             (
                 "slob",

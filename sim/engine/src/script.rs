@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_and_the_newest_are_who_they_are() {
+    fn script_names_the_oldest_and_newest_objects() {
         // Object 1 is left: a second free of 0 or 2 is refused.
         let begin = "cpus 1\ncache node 64\n0 alloc 3\n0 free oldest\n0 free newest\n";
         for (line, fine) in [("0 free @0", false), ("0 free @1", true), ("0 free @2", false)] {
@@ -318,7 +318,7 @@ mod tests {
         assert_eq!((engine.operations(), pages.managed, pages.blocks), (8, 5120, 8 + 1024));
     }
     #[test]
-    fn what_cannot_be_done_is_named_with_its_line() {
+    fn impossible_script_line_is_refused_by_number() {
         for (text, wrong) in [
             ("", "nothing is allocated"),
             ("cpus 4", "nothing is allocated"),

@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_that_is_overwritten_while_it_is_out_is_noticed() {
+    fn overwritten_object_in_use_is_detected() {
         let stream = stream();
         let machine = Machine::with_bytes(&stream).unwrap();
         let mut design = Shipping::on(&machine);

@@ -741,7 +741,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_again() {
+    fn written_stream_is_read_back() {
         let stream = sample();
         let again = Stream::read(&stream.write()).unwrap();
         assert_eq!(again, stream);

@@ -254,7 +254,7 @@ pub(crate) mod tests {
         }
     }
     #[test]
-    fn a_run_stops_where_views_show_it() {
+    fn run_until_stops_where_the_views_show_the_condition() {
         let stream = stream();
         for (design, _) in all::<NoPolicy>() {
             let spec: Spec = design.parse().unwrap();

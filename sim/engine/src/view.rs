@@ -260,7 +260,7 @@ mod tests {
         }
     }
     #[test]
-    fn a_sample_is_what_the_views_and_steps_show() {
+    fn sample_agrees_with_the_views_and_steps() {
         let stream = crate::until::tests::stream();
         for (design, _) in all::<NoPolicy>() {
             // A model does not count commits of its page allocator separately: they count as operations on pages.

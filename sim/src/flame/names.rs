@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_allocator_and_what_calls_it_are_cut_off_the_inner_end_and_no_other_frames() {
+    fn only_inner_frames_of_the_allocator_and_its_library_callers_are_cut() {
         use Whose::{Allocator, Library, Others};
         for (name, whose) in [
             ("uslab::process::global_alloc::Uslab::alloc", Allocator),
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_is_a_place_only_if_it_has_a_file_and_a_number() {
+    fn frame_is_resolved_only_if_it_has_a_file_and_an_offset() {
         let mut names = Names::default();
         for frame in ["main", "f+0x10", "/app+0x", "/app+0xzz", "/app", "0x10"] {
             assert_eq!(names.of_frame(frame), [frame]);

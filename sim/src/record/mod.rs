@@ -421,14 +421,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_each_cpu_lost_is_told() {
+    fn lost_events_are_summed_per_cpu() {
         let stats = "== cpu0\nentries: 10\noverrun: 0\ncommit overrun: 0\nbytes: 99\ndropped events: 0\n\
                      == cpu1\nentries: 5\noverrun: 3\ncommit overrun: 1\noldest event ts:     0.4\ndropped events: 2\n";
         assert_eq!((sum(stats, &["entries"]), lost(stats)), (15, vec![("cpu1".to_owned(), 6)]));
     }
 
     #[test]
-    fn what_is_missing_is_told_with_what_to_do() {
+    fn missing_permission_or_mount_is_reported_with_its_remedy() {
         let told = |path, kind| refused(Path::new(path), &io::Error::from(kind)).to_string();
         const TRACING: &str = "/sys/kernel/tracing/x";
         assert!(
@@ -441,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_is_there_whole_or_not_at_all() {
+    fn folder_is_created_completely_or_not_at_all() {
         let place = tempfile::tempdir().expect("a folder");
         let to = place.path().join("trace");
         drop(Folder::new(&to).expect("a new folder"));

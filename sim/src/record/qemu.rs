@@ -390,7 +390,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_archive_is_as_cpio_has_it() {
+    fn archive_has_the_cpio_format() {
         let mut archive = Archive::default();
         archive.add("bin", 0o040_755, b"");
         archive.add("bin/x", PROGRAM, b"abcde");
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn modules_come_after_those_that_they_need() {
+    fn modules_follow_their_dependencies() {
         let folder = tempfile::tempdir().expect("a folder");
         let module = |name: &str, needs: &str| {
             fs::write(folder.path().join(name), format!("\0license=GPL\0depends={needs}\0name=x\0"))

@@ -178,7 +178,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn records_have_the_times_between_them_summed() {
+    fn times_of_records_are_sums_of_their_differences() {
         let layout = Layout::of(HEADER_PAGE).expect("a layout");
         assert_eq!(layout, Layout { page: 4096, commit: 8, data: 16 });
         let page = page(1000, Some(7), &[(0, vec![1; 8]), (5, vec![2; 200]), (3, vec![3; 4])]);
@@ -222,7 +222,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_page_that_says_more_than_it_has_ends() {
+    fn page_with_a_too_large_record_length_ends() {
         let layout = Layout::of(HEADER_PAGE).expect("a layout");
         let mut bad = [0_u64.to_ne_bytes(), 12_u64.to_ne_bytes()].concat();
         bad.extend(28_u32.to_ne_bytes());

@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn free_objects_that_the_table_has_and_the_trace_does_not_show_are_spread_over_partial_slabs() {
+    fn unseen_free_objects_are_spread_over_partial_slabs() {
         let table = SLABINFO.replace(
             "5 8 512 8 1 : tunables 0 0 0 : slabdata 1 1",
             "36 64 512 8 1 : tunables 0 0 0 : slabdata 8 8",

@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn a_free_that_comes_after_the_next_allocation_is_before_it() {
+    fn late_free_is_moved_before_the_next_allocation() {
         // CPU 1 frees before CPU 2 allocates; what CPU 3 frees is CPU 2's.
         assert_eq!(in_order("0+ 2+ 1- 3-"), "0+ 1~ 2+ 1. 3-");
         // A free without an event, and one of what was allocated then: nothing is in the wrong order.
@@ -340,13 +340,13 @@ mod tests {
     }
 
     #[test]
-    fn a_free_that_comes_before_its_allocation_is_after_it() {
+    fn early_free_is_moved_after_its_allocation() {
         assert_eq!(in_order("0+ 0- 1- 2+ 3+ 3-"), "0+ 0- 2+ 1- 3~ 3+ 3-");
         assert_eq!(in_order("0+ 0- 1- 2+ 3-"), "0+ 0- 1? 2+ 3-", "an allocation without an event");
     }
 
     #[test]
-    fn an_object_of_kfree_rcu_dies_with_the_one_that_its_function_allocated_before() {
+    fn kfree_rcu_object_dies_with_its_companion() {
         // Each round: an open file and what hangs on it, at another address each time; the first one is handed out again at last.
         let mut lines = vec![];
         for round in 0..3 {
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_that_was_never_seen_since_its_page_was_handed_out_was_allocated_there() {
+    fn unseen_object_was_allocated_with_its_page() {
         let found = hidden(
             &[
                 "0 page 4096",
@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cpu_that_leaves_its_slab_has_allocated_all_of_it() {
+    fn cpu_that_leaves_its_slab_has_allocated_every_object() {
         let lines = [
             "0 page 4096",
             "0 alloc f+0x1 node ffff888001000000",

@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn the_release_and_the_boot_parameters_are_the_design() {
+    fn release_and_boot_parameters_select_the_design() {
         let release = |release| of(&[("kernel.txt", release)]);
         assert_eq!(
             ["5.15.1", "6.17.9", "6.18.0", "6.19", "7.0.1", "10.1"].map(release),
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn cpus_that_are_present_and_not_online_make_slabs_larger() {
+    fn offline_present_cpus_make_slabs_larger() {
         let text = |path: &Path| {
             Ok(path.ends_with("end.slabinfo").then_some(include_str!("../../data/files-6.1.end.slabinfo")))
         };
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_recording_lacks_is_said_with_its_cost() {
+    fn missing_data_of_a_recording_is_reported_with_its_effect() {
         let of = |lines: &[&str], texts: &[(&str, &str)]| missing(Trace::new(lines, texts).traced());
         let alloc = "0 alloc f+0x1 node ffff888001000000";
         let all = [
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_release_the_attributes_tell() {
+    fn design_without_a_release_follows_from_the_attributes() {
         let attributes = |column: &str, values: [&str; 3]| {
             let rows = ["a", "b", "c"].iter().zip(values).map(|(name, value)| format!("{name}\t{value}\n"));
             of(&[("slab-attributes.tsv", &format!("name\t{column}\n{}", rows.collect::<String>()))])

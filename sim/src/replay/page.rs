@@ -73,7 +73,7 @@ mod tests {
     use uslab_engine::stream::Kind;
 
     #[test]
-    fn base64_is_as_everywhere() {
+    fn base64_follows_the_standard() {
         let pairs = [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("foobar", "Zm9vYmFy")];
         for (bytes, text) in pairs {
             assert_eq!(base64(bytes.as_bytes()), text);
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_asks_for_nothing_but_itself() {
+    fn replay_page_is_self_contained() {
         let mut writer = Writer::new("a trace".to_owned(), 1);
         writer.begin(0);
         writer.cache("dentry".to_owned(), Kind::Named, 192);

@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_first_design_gets_wrong_is_wrong_in_both() {
+    fn prediction_corrects_by_the_error_of_the_first_design() {
         // The kernel had 100 slabs, the design 96. The four that the design misses are eight slabs of half the size.
         assert_eq!(slabs(Some(&at(100, 96, 16)), &at(100, 90, 16)), 94);
         assert_eq!(slabs(Some(&at(100, 96, 16)), &at(100, 190, 8)), 198);
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_below_five_per_cent_and_of_chance_and_small_caches_do_not_count() {
+    fn changes_below_5_per_cent_or_within_chance_and_small_caches_are_ignored() {
         let cache = |traced, predicted, real, noise| Predicted {
             name: String::new(),
             traced,

@@ -91,7 +91,7 @@ mod tests {
     use crate::replay::testing::{SLABINFO, Trace};
 
     #[test]
-    fn an_object_is_free_as_many_allocations_before_its_next_one_as_sheaves_hold_objects() {
+    fn object_is_freed_one_sheaf_set_of_allocations_before_its_reuse() {
         // A sheaf holds one object, so all of one CPU 12.
         let attributes = "name\tsheaf_capacity\nnode\t1\n";
         let objects = |from: u64, n: u64| {

@@ -195,7 +195,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn larger_pages_are_blocks_of_ours_side_by_side() {
+    fn larger_pages_are_split_into_adjacent_4_kib_blocks() {
         let blocks = |size, pfn, order| our_blocks(size, Pfn(pfn), order).collect::<Vec<_>>();
         assert_eq!(blocks(PageSize::Kib4, 77, 10), [(77, 10)]);
         assert_eq!(blocks(PageSize::Kib16, 77, 0), [(308, 2)]);

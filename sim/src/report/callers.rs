@@ -464,7 +464,7 @@ mod tests {
     /// Slabs of 4 KiB. One site frees nothing, one frees everything, one works only at the end, and one allocated everything at
     /// the beginning.
     #[test]
-    fn what_leaks_is_named_by_its_call_site() {
+    fn leak_is_reported_by_its_call_site() {
         let page = |n: u64| 0xffff_8880_0100_0000 + (n << 12);
         let mut text = String::new();
         let slab = |at: u64, n: u64| {
@@ -524,7 +524,7 @@ mod tests {
     }
 
     #[test]
-    fn quantiles_are_right_to_one_per_cent_and_the_largest_is_exact() {
+    fn quantiles_are_accurate_to_one_per_cent_and_the_maximum_is_exact() {
         let mut spread = Spread::default();
         (1..=100_000).for_each(|number| spread.add(number));
         let q = spread.quantiles(1.0).unwrap();

@@ -477,7 +477,7 @@ mod tests {
     }
 
     #[test]
-    fn objects_in_sheaves_may_be_what_keeps_slabs() {
+    fn slabs_kept_only_by_objects_in_sheaves_may_be_freed() {
         let new = Machine { version: Some((7, 2)), ..machine(2) };
         let attributes = Attributes { sheaf_capacity: Some(28), ..counted(50, 50, 0, 0).unwrap() };
         let cache = cache(50, 50, Some(attributes));
@@ -496,7 +496,7 @@ mod tests {
     }
 
     #[test]
-    fn debugging_lays_objects_out_as_the_kernel_does() {
+    fn debug_layout_of_objects_equals_the_kernels() {
         let of = |name: &str, size: u64, letters| {
             let mut cache = cache(1, 1, None);
             (cache.row.name, cache.row.object_size) = (name.to_owned(), size);

@@ -109,7 +109,7 @@ mod tests {
     use super::super::{Report, Snapshot, Sort};
 
     #[test]
-    fn the_page_is_whole_and_names_cannot_break_it() {
+    fn slabs_page_is_complete_and_escapes_names() {
         let folder = tempfile::tempdir().expect("a folder");
         let table = folder.path().join("slabinfo");
         let text = "slabinfo - version: 2.1\n<b>\"x\" 10 40 100 40 1 : tunables 0 0 0 : slabdata 1 1 0\n\

@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_holds_the_story_and_asks_for_nothing_but_itself() {
+    fn counterexample_page_is_self_contained() {
         let page = story().page(Some("uslab story \"a\".json")).unwrap();
         web::check(&page);
         assert!(page.contains(r#"data-command="uslab story &quot;a&quot;.json""#));
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn a_moment_has_the_last_value_of_each_part_and_what_its_step_changed() {
+    fn snapshot_has_the_latest_values_and_the_changes_of_its_step() {
         let story = story();
         let text = story.moment_text(&story.moment(2).unwrap());
         assert_eq!(text, "step 2 of 2\nthread 1  pops\n  atomic 1: 7\n  @1 top: 1 -> 2\n  @2 top: 5\n");

@@ -424,7 +424,7 @@ mod tests {
 
     /// A regression: a census that missed an object once named neither the cache nor the object.
     #[test]
-    fn an_object_that_is_missed_is_named_with_its_cache() {
+    fn leaked_object_is_reported_with_its_cache() {
         let world = World::new(7, None, None).unwrap();
         let sources = [(Source::Cache(1), "raw-64"), (Source::Kmalloc(100), "kmalloc-128")];
         for (source, cache) in sources.into_iter().chain([(Source::Malloc(100, 8), "malloc-")]) {

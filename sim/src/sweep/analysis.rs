@@ -236,7 +236,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_differs_by_less_than_chance_is_a_tie() {
+    fn difference_within_chance_is_a_tie() {
         let of = |setting: &str, values: [f64; 3]| {
             values
                 .into_iter()
@@ -264,7 +264,7 @@ pub(super) mod tests {
 
     /// A setting that was dropped early has only some seeds: the comparison uses only these.
     #[test]
-    fn settings_are_compared_where_both_have_run() {
+    fn settings_are_compared_on_their_common_runs() {
         let mut rows: Vec<_> = (0..4).map(|seed| row("w", 1, seed, "a", 10.0)).collect();
         rows.push(row("w", 1, 2, "b", 20.0));
         let leads = leads(&rows, metric(), "a");
@@ -272,7 +272,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn the_best_of_a_fast_and_of_a_slow_work_count_alike() {
+    fn fast_and_slow_workloads_have_equal_weight() {
         let rows = [
             row("fast", 1, 1, "a", 1000.0),
             row("fast", 1, 1, "b", 500.0),

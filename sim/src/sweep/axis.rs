@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_axis_is_refused_in_a_line() {
+    fn invalid_axis_is_refused_in_one_line() {
         for (text, part) in [
             ("[]", "at least one value"),
             ("[1, 1]", "1 is there twice"),

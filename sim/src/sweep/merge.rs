@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_are_told_by_reason_and_what_is_missing_in_one_line() {
+    fn failures_are_grouped_by_reason_and_missing_items_by_range() {
         let plan = plan(&[0, 10, 1, 10, 1, 1, 1], &[], None);
         let all = Collected {
             missing: (50..80).collect(),

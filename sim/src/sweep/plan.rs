@@ -309,7 +309,7 @@ pub(super) mod tests {
 
     proptest! {
         #[test]
-        fn numbers_and_items_are_one_to_one(
+        fn item_numbers_map_one_to_one_to_items(
             lengths in proptest::collection::vec(1..4_usize, 7),
             knobs in proptest::collection::vec(1..4_usize, 0..3),
         ) {
@@ -350,7 +350,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn neighbours_differ_in_their_cpus() {
+    fn consecutive_items_differ_in_their_cpus() {
         let plan = plan(&[1, 1, 3, 2, 1, 1, 1], &[2], None);
         let texts: Vec<_> = (0..6).map(|n| told(&plan, plan.item(n))).collect();
         assert_eq!(texts[0], "trace0 Trace { trace: 0 } slub Some(1)");
@@ -359,7 +359,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn too_many_items_are_no_number() {
+    fn item_count_overflow_is_detected() {
         let lengths = [1, 2000, 2000, 2000, 2000, 2000, 2000];
         assert_eq!(plan(&lengths, &[2000], None).count(), None);
     }

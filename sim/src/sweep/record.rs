@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn metrics_are_columns_and_say_which_way_is_better() {
+    fn metrics_are_columns_with_a_direction() {
         for (name, more) in Metric::ALL {
             let metric: Metric = name.parse().unwrap();
             assert_eq!((metric.name(), metric.more), (name, more));

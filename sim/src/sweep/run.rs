@@ -270,7 +270,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_of_progress_says_how_much_is_left() {
+    fn progress_line_shows_the_remaining_time() {
         let line = |done, all, seconds| progress_line(done, all, Duration::from_secs(seconds));
         assert_eq!(line(500, 2000, 20), "500 of 2,000 items run in 20.0 s, about 1:00 left");
         assert_eq!(line(1, 24_000, 1), "1 of 24,000 items run in 1.0 s, about 6:39:59 left");

@@ -110,7 +110,7 @@ mod tests {
         }
 
         #[test]
-        fn as_many_points_as_values_are_all_values_and_no_value_is_favoured(points in 1..500_u32, values in 1..500_usize) {
+        fn sample_with_one_point_per_value_contains_every_value(points in 1..500_u32, values in 1..500_usize) {
             let mut hits = vec![0_u32; values];
             (0..points).for_each(|part| hits[value_of(part, points, values)] += 1);
             let (least, most) = (hits.iter().min().unwrap(), hits.iter().max().unwrap());

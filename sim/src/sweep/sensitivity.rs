@@ -569,7 +569,7 @@ mod tests {
     /// A regression: with raw values of all works together, a fast work on which a knob does nothing made a knob that quadruples
     /// a slow work explain only 0.2 %.
     #[test]
-    fn a_fast_work_does_not_drown_a_knob_that_matters_to_a_slow_one() {
+    fn knob_that_matters_only_to_a_slow_workload_is_found() {
         let mut rows = vec![];
         for capacity in [8, 64] {
             for limit in [1, 2] {
@@ -594,7 +594,7 @@ mod tests {
     }
 
     #[test]
-    fn a_knob_that_matters_through_another_one_has_a_total_index_only() {
+    fn interacting_knob_has_only_a_total_index() {
         let rows: Vec<_> = [(0, 0, 1.0), (0, 1, 2.0), (1, 0, 2.0), (1, 1, 1.0)]
             .into_iter()
             .map(|(a, b, value)| row("w", 1, 1, &format!("d:a={a}:b={b}"), value))

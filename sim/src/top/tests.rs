@@ -59,7 +59,7 @@ fn sums_and_rates_are_those_of_the_files() {
 
 /// A regression: both were compared with the earlier numbers of the larger one.
 #[test]
-fn of_two_caches_with_one_name_each_has_its_own_rates() {
+fn caches_with_equal_names_have_separate_rates() {
     let reading = |times: [u64; 2], seconds: u64| {
         let mut dump: serde_json::Value = serde_json::from_str(&dump(1)).unwrap();
         let of = |n: usize| {
@@ -80,7 +80,7 @@ fn of_two_caches_with_one_name_each_has_its_own_rates() {
 
 /// Files of earlier versions have neither accounts nor waits.
 #[test]
-fn accounts_and_waits_stand_above_the_table() {
+fn accounts_and_waits_are_shown_above_the_table() {
     assert_eq!(reading(1, 1).heads().len(), 2);
     let mut dump: serde_json::Value = serde_json::from_str(&dump(1)).unwrap();
     dump["accounts"] = serde_json::json!([
@@ -122,7 +122,7 @@ fn a_zone_that_lacks_more_pages_than_it_has_is_refused_and_others_numbers_are_nu
 }
 
 #[test]
-fn rows_go_by_what_is_asked_for() {
+fn rows_are_sorted_by_the_requested_column() {
     let now = reading(1, 1);
     for (sort, names) in [
         (Sort::Bytes, ["session", "a", "malloc-64"]),
@@ -149,7 +149,7 @@ fn rows_go_by_what_is_asked_for() {
 }
 
 #[test]
-fn a_file_is_read_again_when_it_is_another_one() {
+fn replaced_file_is_read_again() {
     let dir = tempfile::tempdir().unwrap();
     let (file, new) = (dir.path().join("app.json"), dir.path().join("new"));
     let name = file.to_str().unwrap();
@@ -230,7 +230,7 @@ mod screens {
     }
 
     #[test]
-    fn what_ends_is_told_with_its_last_table() {
+    fn ended_source_is_reported_below_its_last_table() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("app.json");
         std::fs::write(&file, dump(1)).unwrap();
@@ -254,7 +254,7 @@ mod screens {
     }
 
     #[test]
-    fn the_age_of_a_reading_goes_on_however_rare_readings_are() {
+    fn age_of_a_reading_is_updated_between_readings() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("app.json");
         std::fs::write(&file, dump(1)).unwrap();

@@ -195,7 +195,7 @@ fn shows(screen: &str, operations: u64, chosen: Option<u32>, view: &View) {
 }
 
 #[test]
-fn what_is_on_the_screen_is_what_the_engine_s_view_has() {
+fn screen_shows_the_engines_view() {
     let stream = stream();
     for design in ["uslab", "slub", "sheaves"] {
         for at in [1, 2, 1000, 2500, 6000] {
@@ -227,7 +227,7 @@ fn what_is_on_the_screen_is_what_the_engine_s_view_has() {
 }
 
 #[test]
-fn an_empty_machine_and_a_mark_say_what_they_are() {
+fn empty_machine_and_marks_are_labelled() {
     let stream = stream();
     let (_, seen) = press(&stream, "uslab", 0, []);
     assert!(seen[0].contains("[begin] Nothing has happened yet"), "{}", seen[0]);
@@ -257,7 +257,7 @@ impl Visitor for Runs<'_> {
 }
 
 #[test]
-fn it_runs_until_the_engine_says_that_it_happened() {
+fn run_until_stops_where_the_engine_finds_the_condition() {
     let stream = stream();
     let from = (1500..).find(|at| moment(&stream, "uslab", *at).steps[0].object.is_some()).unwrap();
     let mut found = 0;
@@ -296,7 +296,7 @@ impl Visitor for Life<'_> {
 }
 
 #[test]
-fn an_object_s_life_is_all_that_the_engine_finds_of_it() {
+fn object_history_equals_the_engines() {
     let stream = stream();
     let from = (1500..).find(|at| moment(&stream, "uslab", *at).steps[0].object.is_some()).unwrap();
     let (app, seen) = press(&stream, "uslab", from, letters("fl"));
@@ -335,7 +335,7 @@ impl Visitor for Map<'_> {
 }
 
 #[test]
-fn the_map_of_pages_goes_with_the_moment() {
+fn page_map_follows_the_snapshot() {
     let stream = stream();
     let map = |at| "uslab".parse::<Spec>().unwrap().on(&stream, Map(&stream, at)).unwrap();
     let (app, seen) = press(&stream, "uslab", 100, letters("m").chain([KeyCode::PageDown]));
@@ -377,7 +377,7 @@ fn back_and_forward_is_the_same_picture() {
 }
 
 #[test]
-fn it_plays_as_fast_as_it_says_and_stops_at_the_end() {
+fn playback_has_the_shown_speed_and_stops_at_the_end() {
     let stream = stream();
     for (faster, speed) in [("", 1000), (">", 10_000), ("<", 100)] {
         let mut app = App::new(&stream, vec!["uslab".to_owned()], 100);
@@ -416,7 +416,7 @@ fn any_size_and_any_design_is_drawn() {
 }
 
 #[test]
-fn where_colours_are_not_wanted_there_are_none() {
+fn disabled_colours_are_not_written() {
     let stream = stream();
     for wanted in [true, false] {
         let mut app = App::new(&stream, vec!["uslab".to_owned()], 2000);

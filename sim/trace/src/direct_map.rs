@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slab_and_its_first_object_tell_the_base() {
+    fn base_is_found_from_a_slab_and_its_first_object() {
         let mut vote = Vote::default();
         vote.pages(3, Pfn(0x4a98), 2, false);
         vote.pages(1, Pfn(0x99), 0, true);
@@ -174,7 +174,7 @@ mod tests {
 
     /// arm64 kernels: virtual addresses have 39, 48 or 52 bits; memory starts at 1 GiB or elsewhere.
     #[test]
-    fn the_base_and_the_page_size_of_arm64_are_told_too() {
+    fn base_and_page_size_of_arm64_are_found() {
         for (first, memory) in [
             (0xffff_0000_0000_0000_u64, 0x4000_0000),
             (0xffff_0000_0000_0000, 0x80_2000_0000),
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn what_chance_gives_is_no_base() {
+    fn unrelated_pairs_give_no_base() {
         let mut vote = Vote::default();
         // A thousand unrelated pairs, and one that seems related.
         for i in 0..1000 {
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_of_unknown_frames_are_told_apart_and_are_nobodys_frame() {
+    fn pages_with_unknown_frames_get_distinct_impossible_frames() {
         let map = mapping(DirectMap::Unknown);
         let page = map.pfn(at(5, 100)).unwrap();
         assert_eq!(map.pfn(at(5, 4000)), Some(page));

@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_made_has_the_distribution() {
+    fn generated_calls_follow_the_distribution() {
         let row = |bytes, rate, live| Row { bytes, rate, live };
         let rows = [row(16, 3.0, 10.0), row(64, 1.0, 30.0), row(8 << 20, 0.04, 0.001)];
         // A heap with 100 times the live blocks.

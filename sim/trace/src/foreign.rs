@@ -216,7 +216,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_text_is_told_apart() {
+    fn each_foreign_text_format_is_recognised() {
         for (text, is) in [
             ("20000\n3\n6\n1\na 0 512\na 1 128", "a malloc lab trace"),
             ("slabinfo - version: 2.1\n", "a kernel's slabinfo"),

@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_that_is_none_of_a_kernel_is_refused_by_file_and_line() {
+    fn invalid_kernel_file_is_refused_by_file_and_line() {
         for release in ["", "linux", "7", "7."] {
             let error = kernel(&[("kernel.txt", release)]).unwrap_err();
             assert_eq!(error, "folder/kernel.txt:1: expected a kernel's release, such as 7.2.13-amd64");

@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slabinfo_tells_the_size_of_its_pages() {
+    fn page_size_is_found_from_slabinfo() {
         let table = |rows: &[(u64, u64, u64)]| -> SlabInfo {
             let rows = rows.iter().enumerate().map(|(n, (size, objects, pages))| {
                 format!("c{n} 1 1 {size} {objects} {pages} : tunables 0 0 0 : slabdata 1 1 0\n")

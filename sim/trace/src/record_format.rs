@@ -116,7 +116,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(
+        fn written_record_is_read_back(
             kind in prop::sample::select(vec![Kind::Alloc, Kind::Free, Kind::Resize]),
             (address, size) in (0..=LOW, 0..=LOW),
             (cpu, time_ns, shift) in (any::<u16>(), any::<u64>(), 0..64_u32),
@@ -127,7 +127,7 @@ mod tests {
         }
 
         #[test]
-        fn so_is_the_header(
+        fn written_header_is_read_back(
             (process, parent) in (any::<u32>(), prop::option::of(1..=u32::MAX)),
             (program, calls, room) in (any::<[u8; 16]>(), any::<u64>(), any::<u64>()),
         ) {
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn what_none_has_written_is_none() {
+    fn invalid_record_is_refused() {
         for last in [0, 4 << 56, 255 << 56, 1 << 56 | 64 << 48] {
             assert_eq!(Record::of([1, 2, last]), Err(last));
         }

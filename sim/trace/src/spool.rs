@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_in_comes_out_from_memory_and_from_a_file() {
+    fn spooled_records_are_read_back_from_memory_and_file() {
         for (count, limit) in
             [(0, 1), (1, 32), (1000, 1 << 20), (1000, 64), (100_000, 320_000), (96, 32 * 32)]
         {

@@ -715,7 +715,7 @@ fn the_thread_that_unpacks_has_ended_when_a_trace_was_read() {
 }
 
 #[test]
-fn a_command_of_perf_is_told_with_its_control_group() {
+fn perf_command_is_shown_with_its_control_group() {
     let line = "bash  7 [000] 1.5: kmem:kmalloc: call_site=f+0x1 ptr=0xffff888003000000 bytes_req=60 bytes_alloc=64 \
                 gfp_flags=GFP_KERNEL node=-1 accounted=false";
     for (line, task) in

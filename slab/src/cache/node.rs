@@ -725,7 +725,7 @@ mod tests {
     use crate::{Config, Fork, Gfp, KmemCache, Magazines, Subsystem};
 
     #[test]
-    fn debuggers_are_told_where_the_lists_lie() {
+    fn debugger_description_has_the_addresses_of_the_lists() {
         let nodes =
             [(); 2].map(|()| Node::new(None, Geometry::new(64, 0, &crate::OrderRule::for_cpus(2)).unwrap()));
         let gdb::Nodes { lists: places, node, len } = Node::places(&nodes);
@@ -737,7 +737,7 @@ mod tests {
     }
 
     #[test]
-    fn in_the_child_of_a_fork_nobody_keeps_slabs() {
+    fn child_of_a_fork_keeps_no_slabs() {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("kept", 64).magazines(Magazines::Off).build_in(&subsystem).unwrap();
         let keep = |keep| cache.cache().nodes().iter().for_each(|node| node.keep(keep));

@@ -420,7 +420,7 @@ mod tests {
 
     /// Magazines belong to CPUs: a thread that has allocated once leaves no memory per thread.
     #[test]
-    fn what_is_kept_does_not_grow_with_the_threads() {
+    fn kept_memory_does_not_grow_with_the_threads() {
         use crate::{Config, Gfp, KmemCache, Subsystem};
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("once", 64).build_in(&subsystem).unwrap();
@@ -488,7 +488,7 @@ mod tests {
 
     /// Bounds of the objects that a CPU and a depot park.
     #[test]
-    fn what_a_cache_may_park_is_bounded() {
+    fn objects_parked_by_a_cache_are_bounded() {
         let cpus = uslab_magazine::Cpus::simulated(1, 1).unwrap();
         for stride in 8..=32 << 10 {
             let config = Magazines::BySize.config(stride, 0).unwrap();

@@ -545,7 +545,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_large_is_an_error() {
+    fn request_above_the_largest_size_is_an_error() {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let malloc = Malloc::new(&subsystem).unwrap();
         for layout in [(1 << 47, 8), (1, 1 << 47), (isize::MAX as usize - 7, 8)] {

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn operations_on_a_stack_do_what_they_say() {
+fn stack_operations_follow_their_contract() {
     let table = simulated(1, 64 << 10);
     let class = table.class(8).unwrap();
     let region = table.region(0).unwrap();
@@ -87,7 +87,7 @@ fn a_drain_takes_what_it_came_for_and_leaves_the_rest() {
 
 /// A regression: retiring a class once took every CPU's region away, twice.
 #[test]
-fn a_class_that_goes_asks_nothing_of_cpus_that_did_not_use_it() {
+fn retiring_a_class_leaves_unused_cpus_alone() {
     let table = simulated(3, 64 << 10);
     let [one, two] = [8, 8].map(|reach| table.class(reach).unwrap());
     assert!((0..3).all(|cpu| table.put(cpu, one, &rounds(1..4))));
@@ -127,7 +127,7 @@ fn a_class_that_goes_asks_nothing_of_cpus_that_did_not_use_it() {
 /// A regression: a drain once gave away rounds that another drain had taken and was still giving away, so that each round had two
 /// owners.
 #[test]
-fn what_a_drain_is_giving_away_is_no_other_drains() {
+fn drain_leaves_rounds_that_another_drain_is_flushing() {
     let table = simulated(2, 64 << 10);
     let class = table.class(8).unwrap();
     assert!((0..2).all(|cpu| table.put(cpu, class, &rounds(1..5))));
@@ -146,7 +146,7 @@ fn what_a_drain_is_giving_away_is_no_other_drains() {
 }
 
 #[test]
-fn what_another_drain_took_is_not_handed_over() {
+fn rounds_taken_by_another_drain_are_not_handed_over() {
     let table = simulated(1, 64 << 10);
     let class = table.class(8).unwrap();
     assert!(table.put(0, class, &rounds(1..4)));
@@ -160,7 +160,7 @@ fn what_another_drain_took_is_not_handed_over() {
 
 /// A drain may take long: widening an open stack must not need its lock.
 #[test]
-fn a_stack_that_is_open_is_widened_beside_a_drain() {
+fn open_stack_is_widened_during_a_drain() {
     let table = simulated(1, 1 << 20);
     let class = table.class(1000).unwrap();
     assert!(table.put(0, class, &rounds(1..4)));
@@ -258,7 +258,7 @@ fn a_number_that_goes_with_what_a_sweep_took_serves_its_next_owner() {
 
 /// The words that a region has for one class must not overlap those of another class.
 #[test]
-fn what_is_noted_of_a_class_is_noted_of_no_other() {
+fn words_of_classes_in_a_region_do_not_overlap() {
     let table = simulated(1, 1 << 20);
     let classes: Vec<_> = core::iter::from_fn(|| table.class(3)).collect();
     assert_eq!(classes.len(), CLASSES as usize - 1);
@@ -335,7 +335,7 @@ fn a_child_finds_no_claim_and_no_drain_of_other_threads() {
 /// The rounds that a drain gives away are recorded on its thread's stack. After the drain's end that memory is overwritten here:
 /// a fork must not read it.
 #[test]
-fn a_fork_asks_for_nothing_of_a_drain_that_is_over() {
+fn fork_reads_no_record_of_a_finished_drain() {
     #[inline(never)]
     fn uses_the_stack() {
         assert!(core::hint::black_box([usize::MAX - 2; 4096])[0] > 0);
@@ -400,7 +400,7 @@ fn only_regions_that_were_used_are_taken_away() {
 // ---------------------------------------------------------------- sweeps
 
 #[test]
-fn a_sweep_takes_from_those_that_take_part_and_each_collects_its_own() {
+fn sweep_drains_joined_classes_and_each_collects_its_rounds() {
     let table = simulated(3, 64 << 10);
     let [one, two, silent] = [8; 3].map(|reach| table.class(reach).unwrap());
     for (start, class) in [(1, one), (11, two), (21, silent)] {
@@ -461,7 +461,7 @@ fn a_sweep_of_idle_stacks_leaves_the_others_to_the_sweep_of_all_that_comes_next(
 }
 
 #[test]
-fn what_a_sweep_took_of_a_class_that_goes_is_forgotten_and_its_number_begins_anew() {
+fn rounds_swept_from_a_retired_class_are_forgotten() {
     let table = simulated(2, 64 << 10);
     let class = table.class(8).unwrap();
     assert!(table.put(1, class, &rounds(1..4)));
@@ -478,7 +478,7 @@ fn what_a_sweep_took_of_a_class_that_goes_is_forgotten_and_its_number_begins_ane
 
 /// A regression: the stacks stayed closed in the child, and their rounds were lost.
 #[test]
-fn a_child_finds_what_a_sweep_took_on_its_stacks() {
+fn child_of_a_fork_finds_swept_rounds_on_its_stacks() {
     let table = simulated(2, 64 << 10);
     let class = table.class(8).unwrap();
     assert!((0..2).all(|cpu| table.put(cpu, class, &rounds(1..4))));

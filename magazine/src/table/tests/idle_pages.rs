@@ -51,7 +51,7 @@ fn noting_in(cpus: u32, region: usize) -> Table<Noting> {
 
 /// A regression: the rest of the class's room was once given back, too.
 #[test]
-fn what_was_never_granted_does_not_go_back() {
+fn only_granted_memory_is_decommitted() {
     let table = noting_in(1, 1 << 20);
     let class = table.class(20_000).unwrap();
     assert!(table.put(0, class, &rounds(1..9)));
@@ -63,7 +63,7 @@ fn what_was_never_granted_does_not_go_back() {
 }
 
 #[test]
-fn pages_of_idle_stacks_go_back_once_and_those_beside_stay() {
+fn pages_of_idle_stacks_are_decommitted_once_and_neighbours_stay() {
     let table = noting(2);
     // Two classes share a page, one has two pages, and one has another size, which shares no page.
     let [a, b] = [100; 2].map(|reach| table.class(reach).unwrap());
@@ -130,7 +130,7 @@ fn rounds_that_are_being_given_away_stay_on_their_page() {
 }
 
 #[test]
-fn what_a_stack_has_served_stays_counted_when_its_page_goes_back() {
+fn operation_count_of_a_stack_survives_the_decommit_of_its_page() {
     let table = noting(1);
     let class = table.class(700).unwrap();
     let region = table.region(0).unwrap();
@@ -152,7 +152,7 @@ fn what_a_stack_has_served_stays_counted_when_its_page_goes_back() {
 /// A regression: a stack that no drain had seen yet was closed with rounds on it, because the class's page of another CPU was
 /// given back.
 #[test]
-fn a_stack_that_nobody_saw_stays_as_it_is_while_pages_of_another_cpu_go_back() {
+fn stack_seen_by_no_drain_is_unchanged_by_another_cpus_decommit() {
     let table = noting(2);
     let class = table.class(700).unwrap();
     assert!(table.put(0, class, &rounds(1..9)));
@@ -165,7 +165,7 @@ fn a_stack_that_nobody_saw_stays_as_it_is_while_pages_of_another_cpu_go_back() {
 }
 
 #[test]
-fn pages_are_told_apart_in_runs() {
+fn pages_are_grouped_into_runs() {
     let mut pages = Pages::default();
     [0, 1, 63, 64, 65, 1023].into_iter().for_each(|page| pages.add(page));
     assert_eq!(pages.runs().collect::<Vec<_>>(), [0..2, 63..66, 1023..1024]);
@@ -173,7 +173,7 @@ fn pages_are_told_apart_in_runs() {
 
 /// The heap gives no memory back. The stacks are closed nevertheless, and can be used again.
 #[test]
-fn where_no_page_can_go_back_none_is_said_to_have_gone() {
+fn memory_that_cannot_be_decommitted_is_not_reported_as_decommitted() {
     let table = simulated(1, 128 << 10);
     let class = table.class(700).unwrap();
     let region = table.region(0).unwrap();

@@ -211,7 +211,7 @@ fn a_refused_commit_is_a_miss_and_nothing_is_widened() {
 }
 
 #[test]
-fn what_is_committed_is_of_that_cpu_and_twice_as_much_each_time() {
+fn commit_doubles_the_region_of_one_cpu() {
     let table = refusing(2, 1 << 20);
     let [one, two, three] = [16000; 3].map(|reach| table.class(reach).unwrap());
     let region = table.region(1).unwrap();
@@ -272,7 +272,7 @@ unsafe impl Memory for Slow {
 }
 
 #[test]
-fn what_another_thread_has_committed_meanwhile_is_enough() {
+fn concurrent_commit_of_another_thread_is_sufficient() {
     let (cpus, region) = (Cpus::simulated(1, 1).unwrap(), 1 << 20);
     let heap = Heap::new(Table::<Slow>::footprint(&cpus, region)).unwrap();
     let memory = Slow { heap, asked: AtomicBool::new(false), asked_again: AtomicBool::new(false) };
@@ -344,7 +344,7 @@ mod granting {
 /// The region of a CPU that was never used must not be written to; nor must a stack that was never used, on another CPU.
 #[cfg(all(target_os = "linux", target_arch = "x86_64", not(any(miri, uslab_heap))))]
 #[test]
-fn what_nobody_used_is_looked_at_and_not_written() {
+fn unused_regions_are_read_and_not_written() {
     let (cpus, region) = (Cpus::simulated(2, 1).unwrap(), 1 << 20);
     let memory = Granting::new(Table::<Granting>::footprint(&cpus, region));
     let table = Table::new(cpus, region, memory).unwrap();
@@ -469,7 +469,7 @@ fn memory_that_cannot_hold_the_table_is_an_error() {
 }
 
 #[test]
-fn no_head_or_cap_lies_at_the_beginning_of_a_line() {
+fn heads_and_caps_are_not_at_the_start_of_a_line() {
     let table = simulated(1, 1 << 20);
     for class in [1, 7, 8, 64, 500, 1216].map(|reach| table.class(reach).unwrap()) {
         let head = class.stack as usize % LINE;
@@ -479,7 +479,7 @@ fn no_head_or_cap_lies_at_the_beginning_of_a_line() {
 
 /// If several threads request a magazine's room at the same time, each gets a different one.
 #[test]
-fn rooms_of_magazines_that_threads_ask_for_at_once_are_apart() {
+fn concurrently_requested_magazine_rooms_are_distinct() {
     let (rounds, each) = if cfg!(miri) { (1, 10) } else { (20, 400) };
     for _ in 0..rounds {
         let (table, at_once) = (simulated(1, 2 << 20), std::sync::Barrier::new(4));

@@ -41,7 +41,7 @@ fn a_hit_costs_its_own_work_and_a_lock_of_its_cpu_if_it_has_one() {
 }
 
 #[test]
-fn who_comes_second_waits_and_has_the_lines_fetched() {
+fn second_cpu_waits_for_the_lock_and_fetches_the_lines() {
     let profile = profile();
     let mut clock = Clock::new(&profile);
     // 1 for the CPU's own work, 2 for the lock, 3 for the object.
@@ -82,7 +82,7 @@ fn a_container_that_changes_hands_travels_when_the_lock_is_free_again() {
 }
 
 #[test]
-fn what_is_read_stays_where_it_was_and_what_is_written_is_nowhere_else() {
+fn read_lines_stay_shared_and_written_lines_become_exclusive() {
     let profile = profile();
     let mut clock = Clock::new(&profile);
     let put = did(&[Deed::Exchange], &[]);

@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_are_counted_and_what_they_leave_undone() {
+    fn refusals_and_skipped_operations_are_counted() {
         let mut heap = Heap::new(16 + 64, Fit::First, Order::Address).unwrap();
         let alloc = |id, size| Op::Alloc { id, layout: layout(size) };
         let ops = [

@@ -255,13 +255,13 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "a block of another allocator was given to this one")]
-    fn a_strangers_block_is_noticed() {
+    fn foreign_block_is_detected() {
         let (one, other) = (Memory::new(64, 1, 1).unwrap(), Memory::new(64, 1, 1).unwrap());
         other.own(&one.piece(0, 8));
     }
 
     #[test]
-    fn what_is_touched_is_counted_and_looking_is_not() {
+    fn loads_and_stores_are_counted_and_peeks_are_not() {
         let mut memory = Memory::new(64, 1, 1).unwrap();
         memory.store(60, 7);
         assert_eq!((memory.load(60), memory.peek(60)), (7, 7));

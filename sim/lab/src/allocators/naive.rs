@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_slot_is_refused() {
+    fn invalid_slot_is_refused() {
         let pool = |size, align| {
             NeverReuses::new(arena(1), Layout::from_size_align(size, align).unwrap()).unwrap_err().to_string()
         };

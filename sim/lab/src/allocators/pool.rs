@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_after_a_free_that_destroys_the_list_is_told() {
+    fn write_after_free_that_damages_the_free_list_is_reported() {
         let mut pool = pool(4, 8);
         let block = pool.alloc(slot(8)).unwrap();
         pool.free(block);

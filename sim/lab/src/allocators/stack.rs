@@ -399,7 +399,7 @@ mod tests {
 
     /// Regression test: the head stayed above blocks that were not recorded any more.
     #[test]
-    fn what_a_destructor_panics_on_is_popped_all_the_same_and_so_is_what_lies_below() {
+    fn block_with_a_panicking_destructor_is_popped_with_the_blocks_below() {
         use uslab_magazine::sync::catch_panic;
         let (say, heard) = mpsc::channel();
         let mut stack = Stack::new(64).unwrap();
@@ -442,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn the_free_of_a_block_that_was_popped_does_not_free_the_one_in_its_place() {
+    fn free_of_a_popped_block_does_not_free_its_successor() {
         let mut stack = Stack::new(64).unwrap();
         let bottom = stack.mark();
         let stale = stack.alloc(layout(8)).unwrap();

@@ -125,7 +125,7 @@ fn first_fit_takes_the_first_hole_and_best_fit_the_smallest() {
 }
 
 #[test]
-fn buddies_are_halved_and_made_one_again() {
+fn buddies_are_split_and_merged() {
     let (said, last) = run(Name::Buddy, Name::Buddy.about().script);
     assert_eq!(said[0], "a is at byte 0 and has 128, 63 more than asked for. It took 4 looks, 3 splits.");
     assert_eq!(said[5], "c is free. It took 2 looks, 2 merges.");
@@ -143,7 +143,7 @@ fn tlsf_begins_at_the_class_all_of_whose_blocks_are_large_enough() {
 }
 
 #[test]
-fn what_cannot_be_done_is_refused_and_changes_nothing() {
+fn impossible_demo_command_is_refused_and_changes_nothing() {
     for (name, text, said) in [
         (Name::Buddy, "free a", "There is no block a; in use: none."),
         (Name::Buddy, "mark", "Only linear allocators and stacks have a head to mark."),

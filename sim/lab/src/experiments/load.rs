@@ -156,7 +156,7 @@ mod tests {
 
     /// Regression test: 2^23 blocks of 2^40 bytes, twice, overflowed to 0, and got a memory of 64 KiB.
     #[test]
-    fn what_is_asked_for_at_a_time_does_not_wrap() {
+    fn sum_of_requested_bytes_does_not_overflow() {
         let block = |id, bytes| Op::Alloc { id, layout: Layout::from_size_align(bytes, 1).unwrap() };
         let half = 1 << 62;
         let loaded = Loaded::of(vec![block(0, half), block(1, half)], "two".to_owned()).unwrap();

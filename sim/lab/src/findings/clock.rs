@@ -182,7 +182,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn everybody_has_a_turn_in_each_round_and_the_first_one_changes() {
+    fn each_contender_runs_once_per_round_and_the_first_changes() {
         for contenders in 1..6 {
             let first: Vec<usize> =
                 (0..contenders).map(|round| turns(round, contenders).next().unwrap()).collect();

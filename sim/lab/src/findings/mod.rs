@@ -326,7 +326,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn without_what_was_measured_only_what_follows_from_the_seed_is_left() {
+    fn exact_findings_omit_measured_values() {
         let mut findings = Findings::new("example", "why?", 7);
         let mut table = Table::new("both", &["allocator", "holes", "~ns"]);
         table.row(vec!["first fit".into(), 3u64.into(), 12.5.into()]);
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_of_several_things_is_decided_where_each_of_them_is() {
+    fn compound_claim_is_decided_if_each_part_is() {
         use Holds::{No, Partly, Undecided, Yes};
         assert_eq!(Holds::each([Yes, Yes]), Yes);
         assert_eq!(Holds::each([No, No]), No);

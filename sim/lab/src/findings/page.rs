@@ -94,7 +94,7 @@ mod tests {
     use crate::findings::show::tests::example;
 
     #[test]
-    fn a_quick_page_says_that_its_verdicts_are_quick() {
+    fn quick_page_verdicts_are_marked() {
         let mut findings = example();
         assert!(!findings.page().unwrap().contains("quick"));
         findings.quick = true;
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_needs_nothing_beside_it_and_escapes_what_it_shows() {
+    fn findings_page_is_self_contained_and_escaped() {
         let page = example().page().unwrap();
         assert!(page.starts_with("<!DOCTYPE html>"), "{page}");
         assert!(page.contains("first, &quot;best&quot; fit") && page.contains("&lt;first fit&gt;"), "{page}");

@@ -177,7 +177,7 @@ pub(crate) mod tests {
 
     /// Regression test: verdicts of a tenth of the work looked like any other.
     #[test]
-    fn a_quick_verdict_says_that_it_is_quick() {
+    fn quick_text_verdict_is_marked() {
         let mut findings = example();
         findings.quick = true;
         let text = findings.text();

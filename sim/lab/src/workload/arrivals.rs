@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_pattern_is_told_with_what_is_accepted() {
+    fn invalid_arrival_pattern_is_refused_with_accepted_forms() {
         let wrong = |text: &str| text.parse::<Arrivals>().unwrap_err().to_string();
         assert_eq!(
             wrong("often"),

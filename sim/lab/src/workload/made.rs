@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn the_operations_of_a_seed_are_what_they_were() {
+    fn operations_of_a_seed_never_change() {
         let print = |seed| {
             let workload = Workload {
                 sizes: "lognormal:100,1.2".parse().unwrap(),
@@ -245,7 +245,7 @@ mod tests {
     const GOLDEN: (u64, u64) = (716_922_117_284_149_679, 5_789_594_536_433_968_848);
 
     #[test]
-    fn what_is_no_alignment_is_told() {
+    fn invalid_alignment_is_refused() {
         let error = Workload { align: 24, ..Workload::default() }.made().unwrap_err();
         assert_eq!(error.to_string(), "alignment \"24\": no alignment; expected a power of two up to 2^30");
         assert!(Workload { operations: 0, ..Workload::default() }.made().unwrap().next().is_none());

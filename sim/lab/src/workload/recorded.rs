@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn each_wrong_line_is_told_with_its_place_and_what_is_accepted() {
+    fn each_invalid_line_is_refused_with_its_place_and_accepted_forms() {
         let rep_of = |ops: &str, ids: u64| {
             read_rep(&format!("1000\n{ids}\n{}\n1\n{ops}\n", ops.lines().count())).unwrap_err()
         };
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_that_do_not_match_and_files_that_end_early_are_told() {
+    fn wrong_headers_and_truncated_files_are_refused() {
         let cases = [
             ("1000\n1\n", "short.rep: ends after line 2, with 2 of 4 lines of a header"),
             (
@@ -298,7 +298,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_a_file_says_what_comes_out_of_it_can_be_done(
+        fn operations_read_from_any_file_can_be_executed(
             words in prop::collection::vec((0..12_usize, 0..2_u64, 0..8_u64), 1..8),
             more in prop_oneof![3 => Just(0), 1 => 0..3_usize],
         ) {

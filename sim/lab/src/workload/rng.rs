@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_sequence_of_a_seed_is_what_it_was() {
+    fn random_sequence_of_a_seed_never_changes() {
         // Recorded once, and confirmed by another implementation of the published definition in another language. They must never
         // change.
         let mut rng = Rng::new(1);

@@ -99,7 +99,7 @@ impl Script {
 }
 
 #[test]
-fn pages_that_come_back_merge_up_to_order_three() {
+fn drained_pages_merge_up_to_order_three() {
     // Eight pages are drained one by one, so that blocks of each order merge. 8 + 9 -> 8/1; 11 is alone; 10 merges with it and
     // with 8/1 to 8/2; 14 + 15 -> 14/1; 12 is alone; the last one, 13, merges all to 8/3.
     let script = |pages: &[u64]| {
@@ -138,7 +138,7 @@ fn a_block_is_split_to_take_a_smaller_one() {
 }
 
 #[test]
-fn small_blocks_go_to_a_per_cpu_list_and_large_ones_past_it() {
+fn only_small_blocks_are_freed_to_a_per_cpu_list() {
     let mut script = Script::default();
     script.taken(16, 4).alloc(16, 4).taken(32, 3).alloc(32, 3).snap("before");
     script.freed(32, 3).freed(16, 4).snap("after");
@@ -153,7 +153,7 @@ fn small_blocks_go_to_a_per_cpu_list_and_large_ones_past_it() {
 }
 
 #[test]
-fn the_kernel_says_which_orders_per_cpu_lists_hold() {
+fn orders_of_per_cpu_lists_follow_the_kernels_events() {
     // A huge page is taken from a per-CPU list and freed to it.
     let refill = "mm_page_alloc_zone_locked: page=0 pfn=0x400 order=9 migratetype=1 percpu_refill=1";
     let mut script = Script::default();
@@ -170,7 +170,7 @@ fn the_kernel_says_which_orders_per_cpu_lists_hold() {
 }
 
 #[test]
-fn memory_that_is_handed_over_goes_one_way_in_one_go() {
+fn run_of_pages_without_events_moves_to_one_list() {
     // The event that takes the last page decides for the run of pages without earlier events.
     let mut script = Script::default();
     script.freed(8, 0).freed(9, 0).freed(10, 0).freed(11, 0).snap("before").taken(11, 0).snap("after");
@@ -182,7 +182,7 @@ fn memory_that_is_handed_over_goes_one_way_in_one_go() {
 }
 
 #[test]
-fn kernels_differ_in_whether_a_fallback_takes_the_pages() {
+fn fallback_events_are_understood_for_both_kinds_of_kernels() {
     // One kernel writes the event of the fallback first, and then takes a page of the block: the first or another.
     let mut script = Script::default();
     script.freed(16, 4).freed(32, 4).snap("before");
@@ -195,7 +195,7 @@ fn kernels_differ_in_whether_a_fallback_takes_the_pages() {
 }
 
 #[test]
-fn two_cpus_events_of_one_time_stand_in_any_order() {
+fn simultaneous_events_of_two_cpus_may_have_any_order() {
     // Page 8 was taken by CPU 1, then freed by CPU 0.
     let taken =
         |pfn| format!("mm_page_alloc_zone_locked: page=0 pfn={pfn} order=0 migratetype=0 percpu_refill=1");
@@ -216,7 +216,7 @@ fn two_cpus_events_of_one_time_stand_in_any_order() {
 }
 
 #[test]
-fn pages_without_events_have_a_place_where_a_part_of_their_block_has_some() {
+fn pages_without_events_are_placed_by_events_of_their_block() {
     // Before the trace, 8/3 was free, and so was one block of order 3 that has no event. A page of the first one is taken.
     let mut script = Script::default();
     script.snap("before").taken(8, 0).snap("after");
@@ -269,7 +269,7 @@ fn merging_ends_with_the_largest_order_of_the_kernels_table() {
 }
 
 #[test]
-fn what_is_missing_is_named() {
+fn missing_page_events_are_reported_by_cause() {
     let causes = |at: &PagesAt| at.error.causes.iter().map(|c| (c.cause, c.count)).collect::<Vec<_>>();
     // Compaction takes 16/4 from its list without an event. The kernel's table shows it; the trace shows it only when a page is
     // freed.
@@ -300,7 +300,7 @@ fn what_is_missing_is_named() {
 }
 
 #[test]
-fn a_trace_without_these_events_rebuilds_nothing() {
+fn trace_without_page_list_events_rebuilds_nothing() {
     let mut script = Script::default();
     script.alloc(8, 0).snap("before").snap("after");
     let rows = "Node 0, zone DMA 1\n".to_owned();
@@ -341,7 +341,7 @@ impl Lists {
 proptest! {
     /// The trace begins in the middle of the work: pages that were free then are known only from the table.
     #[test]
-    fn rebuilt_lists_are_those_of_an_allocator_that_keeps_lists(
+    fn rebuilt_lists_equal_the_lists_of_a_reference_allocator(
         ops in prop::collection::vec((0..3_u8, 0..5_usize, 0..64_usize), 1..300),
         begin in prop_oneof![Just(0), 1..150_usize],
     ) {
@@ -389,7 +389,7 @@ proptest! {
 /// Of 1,100 pages, 700 are free at `before` and ten are on CPU lists; four were handed out in the trace. So 386 were handed out
 /// earlier.
 #[test]
-fn a_machine_has_the_kernels_zones_less_what_it_held_before_the_trace() {
+fn machine_has_the_kernels_zones_without_pages_held_before_the_trace() {
     let mut script = Script::default();
     script.alloc(8, 2).alloc(4, 0).freed(4, 0).snap("before").alloc(16, 4);
     let zones = |node: u32| {

@@ -121,7 +121,7 @@ fn a_sheet_is_graded_by_what_the_engine_finds() {
 }
 
 #[test]
-fn a_sheet_that_is_none_is_refused_with_what_would_do() {
+fn invalid_sheet_is_refused_with_accepted_values() {
     let wrong = |text: &str| Sheet::read(text).unwrap_err();
     assert!(matches!(wrong("{"), SheetError::Json(_)));
     let sheet = |course, answers| format!(r#"{{"course":{course},"name":"","seed":1,"answers":{answers}}}"#);

@@ -68,7 +68,7 @@ fn empty_slabs_stay_until_memory_is_asked_for() {
 }
 
 #[test]
-fn it_is_all_the_same_which_cpu_asks() {
+fn cpu_of_a_request_makes_no_difference() {
     play(|script| {
         script.alloc(0, 2);
         let place = script.place(0);

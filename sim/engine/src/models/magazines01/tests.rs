@@ -169,7 +169,7 @@ impl Shadow for Rules {
 
 proptest! {
     #[test]
-    fn the_layer_does_what_the_paper_says(steps in steps(), size in 400..5000_u32, magsize in 1..9_usize) {
+    fn magazine_model_follows_the_papers_rules(steps in steps(), size in 400..5000_u32, magsize in 1..9_usize) {
         agrees::<Magazines01>(size, Knobs { magsize: Some(magsize) }, steps, |per_slab| {
             Box::new(Rules {
                 cpus: vec![[None, None]; CPUS as usize],

@@ -122,7 +122,7 @@ fn a_slab_that_falls_empty_is_freed_if_the_list_has_enough_without_it() {
 }
 
 #[test]
-fn what_is_free_after_a_grace_period_waits_as_a_whole_sheaf() {
+fn objects_freed_after_a_grace_period_wait_as_a_full_sheaf() {
     play(5, |script| {
         script.alloc(0, 4);
         script.free_after_grace(0, [0]);
@@ -374,14 +374,14 @@ impl<G: Ground> Shadow for Rules<G> {
 
 proptest! {
     #[test]
-    fn the_model_of_7_does_what_its_rules_say(steps in steps(), capacity in 1..20_usize, min_partial in 0..4_usize) {
+    fn model_of_linux_7_follows_its_rules(steps in steps(), capacity in 1..20_usize, min_partial in 0..4_usize) {
         agrees::<Sheaves<Node>>(SIZE, knobs(capacity, min_partial), steps, |per_slab| {
             Rules::new(capacity, Listed { min_partial, free: Free::new(per_slab), list: vec![] })
         })?;
     }
 
     #[test]
-    fn the_model_of_6_18_does_what_its_rules_say(
+    fn model_of_linux_6_18_follows_its_rules(
         steps in steps(),
         capacity in 1..6_usize,
         cpu_partial in 0..20_u32,

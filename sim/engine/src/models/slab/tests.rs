@@ -44,7 +44,7 @@ fn the_oldest_of_a_full_array_are_shared() {
 }
 
 #[test]
-fn what_the_shared_array_has_no_room_for_goes_to_its_slabs() {
+fn objects_beyond_the_shared_array_are_freed_to_their_slabs() {
     play(|script| {
         script.alloc(0, 8);
         script.free(0, 0..7);
@@ -53,7 +53,7 @@ fn what_the_shared_array_has_no_room_for_goes_to_its_slabs() {
 }
 
 #[test]
-fn an_array_that_nobody_used_for_two_seconds_loses_a_fifth() {
+fn array_unused_for_two_seconds_loses_a_fifth() {
     play(|script| {
         script.alloc(0, 8);
         script.free(0, 0..4);
@@ -79,7 +79,7 @@ fn free_slabs_beyond_the_bound_go_the_longest_free_first() {
 }
 
 #[test]
-fn free_slabs_that_nobody_needed_for_four_seconds_go() {
+fn slabs_free_for_four_seconds_are_released() {
     play(|script| {
         script.alloc(0, 12);
         script.free(0, 0..12);

@@ -37,7 +37,7 @@ fn a_cpu_fills_one_slab_after_the_other_and_what_it_holds_is_active() {
 }
 
 #[test]
-fn what_others_free_to_the_current_slab_serves_before_another_slab_does() {
+fn remote_frees_to_the_current_slab_are_used_before_another_slab() {
     play(0, 5, |script| {
         script.alloc(0, 8);
         script.free(1, [2, 3]);

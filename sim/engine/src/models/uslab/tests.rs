@@ -81,7 +81,7 @@ fn the_newest_magazine_of_a_full_stack_goes_by_the_depot_to_another_cpu() {
 }
 
 #[test]
-fn what_a_full_depot_does_not_take_goes_to_its_slabs() {
+fn objects_beyond_a_full_depot_are_freed_to_their_slabs() {
     play(knobs(2, 1), |script| {
         a_magazine_in_the_depot(script);
         script.free(0, [4]);
@@ -131,7 +131,7 @@ fn a_slab_that_falls_empty_goes_if_six_have_room() {
 }
 
 #[test]
-fn a_reap_takes_what_served_nothing_since_the_last_one() {
+fn reap_flushes_objects_unused_since_the_last_reap() {
     play(knobs(2, 1), |script| {
         a_magazine_in_the_depot(script);
         script.tick();
@@ -438,7 +438,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 
 proptest! {
     #[test]
-    fn the_model_does_what_the_shipping_code_does(setup in setups(), steps in steps()) {
+    fn model_agrees_with_the_shipping_code(setup in setups(), steps in steps()) {
         side_by_side(&setup, steps, 500);
     }
 }

@@ -69,7 +69,7 @@ fn a_half_that_was_cut_up_is_not_merged_as_if_it_were_whole() {
 }
 
 #[test]
-fn what_is_no_power_of_two_is_several_blocks_and_none_reaches_beyond_the_end() {
+fn size_that_is_no_power_of_two_is_split_into_blocks_within_it() {
     let mut buddy = Buddy::new(112).unwrap();
     assert_eq!(buddy.free_blocks(), [1, 1, 1]);
     let blocks: Vec<_> = core::iter::from_fn(|| buddy.alloc(layout(1))).collect();

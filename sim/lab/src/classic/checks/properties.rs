@@ -253,7 +253,7 @@ proptest! {
 
     /// After every operation the cache's statistics equal the shadow's, and no number has two owners.
     #[test]
-    fn the_layer_does_what_the_figure_says(first in 1..5_usize, growth in 0..9_usize, limit in 1..60_u64, steps in steps()) {
+    fn layer_follows_the_papers_figure(first in 1..5_usize, growth in 0..9_usize, limit in 1..60_u64, steps in steps()) {
         let sizes = Sizes { first, largest: first + growth, contention: 3 };
         let numbers = Numbers::new(limit);
         let cache = cache(3, sizes, &numbers);
@@ -355,7 +355,7 @@ fn a_loop_at_the_edge_of_a_magazine_does_not_thrash() {
 
 /// Section 3.7: a list whose length varies between 37 and 47 has a working set of 10; the other 37 may be reaped.
 #[test]
-fn a_reap_takes_what_is_not_in_the_working_set() {
+fn reap_takes_magazines_outside_the_working_set() {
     let numbers = Numbers::new(1000);
     let cache = cache(1, fixed(1), &numbers);
     let mut held: Vec<u64> = (0..100).filter_map(|_| cache.alloc()).collect();
@@ -411,7 +411,7 @@ fn magazines_are_filled_by_frees_alone() {
 
 /// Section 3.6.
 #[test]
-fn each_cpu_has_cache_lines_of_its_own() {
+fn each_cpu_has_separate_cache_lines() {
     assert_eq!(align_of::<PerCpu<u64>>(), 64);
     assert_eq!(size_of::<PerCpu<u64>>() % 64, 0);
 }
@@ -428,7 +428,7 @@ fn a_missing_magazine_is_full_and_empty() {
 }
 
 #[test]
-fn a_cpu_that_nobody_told_of_has_a_slot() {
+fn unannounced_cpu_has_a_slot() {
     let numbers = Numbers::new(10);
     let cache = cache(2, fixed(1), &numbers);
     on_cpu(u32::MAX);

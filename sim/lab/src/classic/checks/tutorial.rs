@@ -36,7 +36,7 @@ fn said(output: &str) -> String {
 }
 
 #[test]
-fn every_command_prints_what_the_tutorial_shows() {
+fn tutorial_shows_the_output_of_every_command() {
     let mut shown_rows = 0;
     for block in blocks("console") {
         let (command, shown) = block.split_once('\n').unwrap();
@@ -63,7 +63,7 @@ fn every_command_prints_what_the_tutorial_shows() {
 
 /// `uslab story` reads this format, and its tests read the kept file.
 #[test]
-fn the_story_that_is_kept_is_the_one_that_is_told() {
+fn kept_counterexample_equals_a_new_one() {
     let program = std::env::current_exe().unwrap();
     let json = program.with_extension("story.json");
     let mut run = Command::new(&program);
@@ -80,7 +80,7 @@ fn the_story_that_is_kept_is_the_one_that_is_told() {
 }
 
 #[test]
-fn the_code_of_the_tutorial_is_the_code() {
+fn tutorial_quotes_the_current_code() {
     let sources = [include_str!("../mod.rs"), include_str!("models.rs")];
     let found = |block: &str| sources.iter().any(|source| source.contains(block));
     let (all, missing): (Vec<&str>, Vec<&str>) =

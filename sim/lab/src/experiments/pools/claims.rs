@@ -158,7 +158,7 @@ mod tests {
 
     /// Regression test: one run confirmed a claim and the next one did not.
     #[test]
-    fn what_one_round_says_is_undecided() {
+    fn verdict_of_one_round_is_undecided() {
         assert_eq!(verdict(&set_3(1, 300.0, 1.0)).0, Holds::Undecided);
     }
 }
