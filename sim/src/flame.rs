@@ -204,7 +204,7 @@ mod tests {
             let [.., outer, innermost] = &stack.frames[..] else { panic!("{stack:?}") };
             assert!(innermost.ends_with("::the_one_who_holds"), "{stack:?}");
             assert!(
-                stack.frames.iter().any(|frame| frame.contains("functions_are_named")),
+                stack.frames.iter().any(|frame| frame.contains("functions_are_resolved")),
                 "{outer}: {stack:?}"
             );
         }
