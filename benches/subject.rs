@@ -1,4 +1,4 @@
-//! What is compared. A [`Subject`] allocates objects of one size for any number of threads. Each thread uses it through its own
+//! The subjects of comparisons. A [`Subject`] allocates objects of one size for any number of threads. Each thread uses it through its own
 //! [`Local`], which for most subjects is only a reference.
 //!
 //! All subjects do the same work for an object: allocate it, write its first word, free it. The word is a *stamp*. Before

@@ -87,7 +87,7 @@ enum Place {
     Memory(Memory),
 }
 
-/// The effects of one instruction. What it always writes is also listed in what it may write.
+/// The effects of one instruction. The places that it always writes are also in `may_write`.
 #[derive(Clone, Debug, Default)]
 struct Effect {
     reads: HashSet<Place>,

@@ -1,4 +1,4 @@
-// What somebody who opens a trace asks first: what grew, what was slow and when, what holds memory now.
+// Answers to the first questions about a trace: what grew, what was slow and when, what holds memory now.
 
 import { grouped, noun } from '../draw.ts';
 import { SLOW, SUMS } from '../engine.ts';

@@ -28,7 +28,7 @@ export class PagesBelow {
 
   private zoom = 1;
   private map: Uint8Array = new Uint8Array();
-  /** Caches of slabs by page, as of this moment; `null`: nobody asked. */
+  /** Caches of slabs by page at this moment; `null` before they are needed. */
   private owners: Map<number, string> | null = null;
 
   /** `whole` has every slab of every cache. */
