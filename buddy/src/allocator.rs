@@ -18,26 +18,25 @@
 //! are two exceptions. A charge locks all zones, and a fork takes all locks. Both take zones in ascending
 //! order, as ARCHITECTURE.md says.
 
-use crate::config::PageConfig;
 use crate::corruption::{self, Corruption};
-use crate::error::{AllocError, Limit, PageError};
+use crate::error::{AllocError, Limit};
 use crate::frame::{Frame, FrameTable, Kind, State};
 use crate::gfp::{Gfp, MigrateType, ZoneKind};
 use crate::per_cpu::{PAGES, PageRound, PerCpuPages, ZoneSupplier};
 use crate::pfn::{Order, Pfn};
-use crate::region::{
-    Backend, HugePages, Region, Reservation, Reserved, Uncommitted, address_limit, behind, reserve_most,
-};
+use crate::region::{Backend, Reservation, Reserved, behind};
 use crate::tables::Tables;
-use crate::watermark::{self, Mark, Watermarks};
-use crate::zone::{AddressLimit, Wanted, Zone, ZoneShared, zeroed};
+use crate::watermark::Mark;
+use crate::zone::{Wanted, Zone, ZoneShared};
 use crate::{PAGE_SHIFT, PAGE_SIZE, PageBlock};
 use core::ops::Range;
 use core::ptr::NonNull;
 use std::sync::Arc;
-use uslab_magazine::sync::{Counter, Fixed, MODEL, assert_unlocked, contain_panic, planted};
+use uslab_magazine::sync::{Counter, MODEL, assert_unlocked, contain_panic, planted};
 use uslab_magazine::tracepoints::{Tracepoints, What};
 use uslab_magazine::{Cpus, Operation, SweepGroup, Which};
+
+mod start;
 
 /// A zone and the magazines in front of it.
 #[derive(Debug)]
@@ -87,179 +86,10 @@ pub struct PageAllocator {
     pub(crate) counts: Counts,
 }
 
-/// The smallest reservation that is tried, in pages: 1 MiB.
-const LEAST_PAGES: usize = 256;
-
 /// Pages handed to a bulk caller per hold of a zone lock.
 const BULK: usize = 64;
 
 impl PageAllocator {
-    /// Reserves the address range and lays out its zones. If the reservation is refused because addresses are
-    /// limited (`RLIMIT_AS`), the allocator has a single zone with as many pages as the limit leaves; each
-    /// maximal block gets its addresses when it is committed. Otherwise the zones are halved until the
-    /// reservation succeeds, down to 1 MiB in all ([`info`](PageAllocator::info) reports the result).
-    ///
-    /// # Errors
-    /// An invalid configuration, or a system that refuses even the smallest reservation.
-    pub fn new(config: PageConfig) -> Result<Self, PageError> {
-        config.validate()?;
-        let wish = config.pages() as usize;
-        let least = LEAST_PAGES.min(wish);
-        // Whole blocks, so that addresses can be given up later.
-        let block = config.max_order.pages() as usize;
-        let reserve = |pages: usize| {
-            let pages = if pages == wish { wish } else { (pages / block * block).max(pages.min(block)) };
-            Self::reserve(&config, pages as u64, None)
-        };
-        if let Some(pages) = reserve(wish) {
-            return Ok(pages);
-        }
-        if let Some((limit, has)) = address_limit() {
-            let pages = (limit.saturating_sub(has) / PAGE_SIZE).min(wish) / block * block;
-            // Of any two regions, the lower one can grow by the whole limit.
-            let apart = limit.saturating_mul(2).checked_next_power_of_two();
-            let growing = apart.and_then(|apart| Self::reserve(&config, pages as u64, Some(apart)));
-            if let Some(growing) = growing {
-                growing.shared.see_limit(address_limit().map_or(has, |(_, has)| has));
-                return Ok(growing);
-            }
-        }
-        let granted = reserve_most((wish / 2).max(least), least, reserve);
-        granted.map(|(_, pages)| pages).map_err(|pages| PageError::Refused { bytes: pages * PAGE_SIZE })
-    }
-
-    /// Makes the allocator with `pages` pages in all; `None` if a reservation is refused. With `apart` the
-    /// only zone gets addresses as it grows.
-    fn reserve(config: &PageConfig, pages: u64, apart: Option<usize>) -> Option<Self> {
-        let nodes = config.scaled(pages);
-        let step = config.max_order.pages();
-        let zones = || {
-            (0_u32..).zip(&nodes).flat_map(|(node, zones)| {
-                let mut zones: Vec<_> = zones.iter().copied().filter(|(_, pages)| *pages > 0).collect();
-                zones.sort();
-                zones.into_iter().map(move |(kind, pages)| (node, kind, pages))
-            })
-        };
-        let range: u32 = zones().map(|(_, _, pages)| pages.next_multiple_of(step)).sum();
-        let (bytes, align) = (range as usize * PAGE_SIZE, config.max_order.bytes());
-        let (faults, backend) = (&config.faults, config.backend);
-        let none = || Reservation::none(backend, faults);
-        let (mut addresses, region, mapped) = match apart {
-            None => {
-                // One reservation for all, if a table of stacks is at most its share of the range. Otherwise
-                // the table takes its share later.
-                let stacks = Tables::footprint(&config.cpus);
-                let one = (bytes / Tables::SHARE >= stacks).then(|| {
-                    let (page, all) = config.beside;
-                    let tables = range as usize * (size_of::<Frame>() + page) + all;
-                    Reservation::with_pages(tables + stacks, bytes, align, backend, faults)
-                });
-                let (addresses, region) = match one.flatten() {
-                    Some(one) => one,
-                    None => (none(), Region::reserve(bytes, align, Uncommitted::NoAccess, backend, faults)?),
-                };
-                (addresses, region, range)
-            }
-            Some(_) if backend != Backend::Os || zones().count() != 1 => return None,
-            Some(apart) => {
-                let step = step as usize * PAGE_SIZE;
-                let region = Region::apart(step, apart.max(align), Uncommitted::NoAccess, faults)?;
-                (none(), region, config.max_order.pages())
-            }
-        };
-        // A kernel without huge pages refuses; nothing depends on it.
-        region.advise(config.huge_pages);
-        let keep =
-            config.keep_free.and_then(|bytes| u32::try_from(bytes / PAGE_SIZE).ok()).unwrap_or(u32::MAX);
-        let shared = ZoneShared {
-            region,
-            frames: FrameTable::new(mapped, apart, &mut addresses)?,
-            max_order: config.max_order,
-            pageblock_order: config.pageblock_order,
-            mobility: pages >= u64::from(config.pageblock_order.pages()) * MigrateType::COUNT as u64,
-            keep: Fixed::new(keep),
-            most_kept: keep,
-            most: Fixed::new(range),
-            limit: AddressLimit::default(),
-            huge_pages: config.huge_pages,
-            discard_from: match config.huge_pages {
-                // A memory limit also counts the free pages of a huge page.
-                HugePages::Advise if !config.limited => config.pageblock_order,
-                _ => Order::ZERO,
-            },
-            faults: config.faults.clone(),
-        };
-
-        let in_lowmem = zones().filter(|(_, kind, _)| *kind != ZoneKind::Movable);
-        let (mut lowmem_zones, mut lowmem) = (0, 0);
-        for (_, _, pages) in in_lowmem {
-            lowmem_zones += 1;
-            lowmem += u64::from(pages);
-        }
-        let min_free = match config.min_free_kib {
-            Some(kib) => u64::from(kib) * 1024 / PAGE_SIZE as u64,
-            None if config.min_free_for_huge_pages => {
-                let pageblock = config.pageblock_order.pages().into();
-                let daemon = watermark::huge_page_free_pages(pageblock, lowmem_zones, lowmem);
-                daemon.max(watermark::min_free_pages(lowmem))
-            }
-            None => watermark::min_free_pages(lowmem),
-        };
-        let tables = Tables::new(config.cpus, &mut addresses)?;
-        // The first zone needs no write to the zeros; most allocators have only that zone.
-        // SAFETY: zero is a valid `u8`.
-        let mut zone_of = unsafe { zeroed::<u8>((range / step) as usize) }?;
-        let (mut cached_zones, mut start) = (Vec::new(), 0);
-        for (node, kind, pages) in zones() {
-            let mut managed = [0; ZoneKind::COUNT];
-            zones()
-                .filter(|(of, _, _)| *of == node)
-                .for_each(|(_, kind, pages)| managed[kind as usize] = pages);
-            let reserve = watermark::lowmem_reserve(managed)[kind as usize];
-            let marks = Watermarks::new(kind, pages, lowmem, min_free, config.watermark_scale);
-            let per_cpu = match config.per_cpu_pages {
-                true => Some(PerCpuPages::new(&tables, pages, &shared)?),
-                false => None,
-            };
-            if !cached_zones.is_empty() {
-                zone_of[(start / step) as usize..][..pages.div_ceil(step) as usize]
-                    .fill(cached_zones.len() as u8);
-            }
-            let zone = Zone::new(&shared, (node, kind), Pfn::new(start), pages, marks, reserve)?;
-            let group = SweepGroup::new(cached_zones.len() as u32);
-            let cached = CachedZone { zone, per_cpu, group };
-            cached.layers().for_each(|layer| layer.join_sweeps(group));
-            cached_zones.push(cached);
-            start += pages.next_multiple_of(step);
-        }
-
-        let zonelist = |node: u32, highest: ZoneKind| -> Box<[u8]> {
-            let of_node = |near: u32| {
-                let fits = |at: &u8| {
-                    let zone = &cached_zones[usize::from(*at)].zone;
-                    zone.node == near && zone.kind <= highest
-                };
-                (0..cached_zones.len() as u8).rev().filter(fits).collect::<Vec<_>>()
-            };
-            config.nearest(node).into_iter().flat_map(of_node).collect()
-        };
-        let zonelists = (0..nodes.len() as u32).map(|node| ZoneKind::ALL.map(|kind| zonelist(node, kind)));
-        let zonelists = zonelists.collect();
-        Some(Self {
-            shared,
-            zonelists,
-            cached_zones: cached_zones.into(),
-            zone_of,
-            cpus: config.cpus,
-            tables,
-            addresses,
-            corruption: config.corruption,
-            limited: config.limited,
-            apart,
-            counts: Counts::default(),
-        })
-    }
-
     /// Takes the reserved addresses for tables that describe the pages; [`PageConfig::beside`] is their size.
     #[doc(hidden)]
     pub fn take_addresses(&mut self) -> Reservation {

@@ -441,7 +441,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
         let open = self.table.region(self.cpus().current()).is_some()
             && self.table.limit(node.class()).load(crate::sync::Ordering::Relaxed) > 0;
         if !(open && node.depot.take(op, &self.table.depots, &mut magazine)) {
-            let ask = if open { self.tuning.fill(&self.config) } else { 1 };
+            let ask = if open { self.tuning.next_fill(&self.config) } else { 1 };
             planted!("the supplier fills under the lock of drains" => {
                 core::mem::forget(self.table.lock_drains());
             });

@@ -211,18 +211,27 @@ impl core::fmt::Display for TooSmall {
 }
 impl core::error::Error for TooSmall {}
 
+/// Bytes of a set of words, spare ones included.
+fn word_bytes(cpus: &Cpus) -> usize {
+    (SPARE + cpus.slots() as usize) * WORD
+}
+/// Bytes in front of the first region.
+fn front(cpus: &Cpus) -> usize {
+    (3 * word_bytes(cpus)).next_multiple_of(ALIGN)
+}
+
 impl<M: Memory> Table<M> {
     /// Bytes of addresses for the words, for a region of `region` bytes per CPU, and for the depots as much as
     /// for the regions.
     #[doc(hidden)]
     pub fn footprint(cpus: &Cpus, region: usize) -> usize {
-        Self::front(cpus) + Self::stride(region) * (cpus.count() as usize + 2)
+        front(cpus) + Self::stride(region) * (cpus.count() as usize + 2)
     }
     /// The first bytes of the footprint that may be committed immediately: all except the empty region and
     /// what follows it.
     #[doc(hidden)]
     pub fn writable(cpus: &Cpus, region: usize) -> usize {
-        Self::front(cpus) + Self::stride(region) * cpus.count() as usize
+        front(cpus) + Self::stride(region) * cpus.count() as usize
     }
     /// Bytes of a region, of addresses or, if `on_heap`, of memory.
     #[doc(hidden)]
@@ -237,15 +246,6 @@ impl<M: Memory> Table<M> {
         let align = if MODEL { LINE } else { ALIGN };
         region.next_multiple_of(align)
     }
-    /// Bytes of a set of words, spare ones included.
-    fn word_bytes(cpus: &Cpus) -> usize {
-        (SPARE + cpus.slots() as usize) * WORD
-    }
-    /// Bytes in front of the first region.
-    fn front(cpus: &Cpus) -> usize {
-        (3 * Self::word_bytes(cpus)).next_multiple_of(crate::memory::ALIGN)
-    }
-
     /// Creates a table without classes.
     ///
     /// # Errors
@@ -536,7 +536,7 @@ impl<M: Memory> Table<M> {
     pub(crate) fn open(&self, op: &Operation, cpu: u32, class: Class, places: u32) -> bool {
         let Some(region) = self.region(cpu) else { return false };
         if region.is_open(class) {
-            return self.commit(op, cpu, class, places);
+            return self.commit_places(op, cpu, class, places);
         }
         // Another thread may hold it for long: a fence.
         let one_at_a_time = self.drains.try_lock();
@@ -550,7 +550,7 @@ impl<M: Memory> Table<M> {
         let limit = number.limit.load(Relaxed);
         planted!("a drained stack is opened at once" => let limit = number.open.get() as u32);
         // The committed part may suffice for some places.
-        let more = self.commit(op, cpu, class, places);
+        let more = self.commit_places(op, cpu, class, places);
         if limit == 0 || region.committed() < class.end(0) || region.is_open(class) {
             return more;
         }
@@ -561,7 +561,7 @@ impl<M: Memory> Table<M> {
 
     /// Makes the region of `cpu` writable up to the end of `places` places of the class. Returns `false` if
     /// memory is refused or the CPU has no region; otherwise whether it changed anything.
-    pub(crate) fn commit(&self, op: &Operation, cpu: u32, class: Class, places: u32) -> bool {
+    pub(crate) fn commit_places(&self, op: &Operation, cpu: u32, class: Class, places: u32) -> bool {
         let Some(region) = self.region(cpu) else { return false };
         let end = class.end(places);
         if region.committed() >= end {

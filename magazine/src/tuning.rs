@@ -32,7 +32,7 @@ impl Tuning {
     }
 
     /// The number of rounds for this fill; the next one is larger.
-    pub(crate) fn fill(&self, config: &Config) -> usize {
+    pub(crate) fn next_fill(&self, config: &Config) -> usize {
         let fill = self.fill.get();
         let next = (2 * fill).min(config.capacity.into());
         // An unchanged number is not stored, so that other CPUs keep their cached line.
@@ -79,7 +79,7 @@ mod tests {
     #[test]
     fn each_fill_doubles_up_to_a_magazine() {
         let tuning = Tuning::new(&CONFIG);
-        let fills = || [(); 5].map(|()| tuning.fill(&CONFIG));
+        let fills = || [(); 5].map(|()| tuning.next_fill(&CONFIG));
         assert_eq!(fills(), [1, 2, 4, 6, 6]);
         tuning.shrink(&CONFIG);
         assert_eq!(fills(), [1, 2, 4, 6, 6]);

@@ -361,7 +361,7 @@ impl Meanwhile {
             }
             Self::Away => world.take_away(cpu),
             Self::Commit => {
-                _ = table.commit(&tracepoints::Operation::new(), cpu, classes[CLASS], REACH.into())
+                _ = table.commit_places(&tracepoints::Operation::new(), cpu, classes[CLASS], REACH.into())
             }
             Self::Limit(limit) => table.region(cpu).unwrap().open(classes[CLASS], limit, limit / 2),
             Self::Whole(operation) => _ = operation.in_rust(world, cpu),

@@ -1,6 +1,6 @@
 //! The layout of words, regions and the depots' magazines in a table's memory.
 
-use super::{STEP, Table, WORD};
+use super::{STEP, Table, WORD, front, word_bytes};
 use crate::cpu::regions::{Regions, SPARE, Words};
 use crate::cpu::rseq::StaticWords;
 use crate::cpu::{Cpus, Mechanism};
@@ -19,11 +19,13 @@ use core::ptr::NonNull;
 pub(super) struct Layout {
     /// Copies of the sets of words that inlined paths read. The lock of drains protects it.
     static_words: UnsafeCell<Option<&'static StaticWords>>,
+    /// Bytes of memory in front of the first region.
+    front: usize,
 }
 
 impl Layout {
-    pub(super) fn new(_: &Cpus, _region: usize) -> Self {
-        Self { static_words: UnsafeCell::new(None) }
+    pub(super) fn new(cpus: &Cpus, _region: usize) -> Self {
+        Self { static_words: UnsafeCell::new(None), front: front(cpus) }
     }
 }
 impl Drop for Layout {
@@ -58,7 +60,7 @@ impl<M: Memory> Table<M> {
         memory.base().addr().get().is_multiple_of(ALIGN)
             && memory.bytes() >= Self::footprint(cpus, region)
             && (STACKS + 1..=REGION).contains(&region)
-            && memory.commit(&Operation::new(), 0..Self::front(cpus))
+            && memory.commit(&Operation::new(), 0..front(cpus))
     }
     /// Points each word to its region.
     pub(super) fn write_words(&self) {
@@ -79,13 +81,13 @@ impl<M: Memory> Table<M> {
     pub(crate) fn words_of(&self, words: Words) -> NonNull<u8> {
         // SAFETY: `new` checked that the memory begins with three sets of words, each with the spare words in
         // front.
-        unsafe { self.memory.base().add(words as usize * Self::word_bytes(&self.cpus) + SPARE * WORD) }
+        unsafe { self.memory.base().add(words as usize * word_bytes(&self.cpus) + SPARE * WORD) }
     }
     /// Start of the region of `cpu`; for the CPU count, of the empty region.
     #[inline]
     pub(super) fn home(&self, cpu: u32) -> NonNull<u8> {
         // SAFETY: `new` checked that the memory holds a region for each CPU and the empty one.
-        unsafe { self.memory.base().add(Self::front(&self.cpus) + cpu as usize * self.region) }
+        unsafe { self.memory.base().add(self.layout.front + cpu as usize * self.region) }
     }
     /// The region of a CPU that the table has.
     #[inline]

@@ -178,7 +178,7 @@ impl Cache {
             return Ok(self.hand_over(object, gfp));
         }
         // A miss counts for all allocations that a magazine serves.
-        if let Some(sample) = self.sample(size) {
+        if let Some(sample) = self.guard_sample(size) {
             return Ok(sample);
         }
         if self.checked.is_some() && self.is_refused() {
@@ -200,7 +200,7 @@ impl Cache {
     }
     /// One object in many gets a separate, zeroed page: see [`guard`](crate::debug::guard).
     #[inline]
-    fn sample(&self, size: usize) -> Option<NonNull<u8>> {
+    fn guard_sample(&self, size: usize) -> Option<NonNull<u8>> {
         let guard = &self.core.guard;
         // While a profile runs, each allocation takes this path.
         let one = || if self.core.profiler.runs() { 1 } else { self.allocs_of_a_miss() };
@@ -219,7 +219,7 @@ impl Cache {
     fn take_slow(&self, gfp: Gfp) -> Result<Object, AllocError> {
         let (source, op) = (self.source(gfp), &self.operation(What::Alloc));
         let object =
-            self.config.per_cpu.alloc_missed(op, &source, || self.direct(op, &source, self.this_node()));
+            self.config.per_cpu.take_or_refill(op, &source, || self.direct(op, &source, self.this_node()));
         object.map_or_else(|| self.alloc_elsewhere(op, &source, self.this_node()), Ok)
     }
 

@@ -199,7 +199,7 @@ impl Cache {
     fn push_missed(&self, object: NonNull<u8>) {
         self.config
             .per_cpu
-            .free_missed(&DrainOnly(self), Object(object), || self.free_direct(Object(object)));
+            .put_or_flush(&DrainOnly(self), Object(object), || self.free_direct(Object(object)));
     }
 
     /// Frees an object that no user has had: no hook runs.

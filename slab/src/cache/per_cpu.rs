@@ -255,7 +255,7 @@ impl PerCpu {
         self.layer()?.pop()
     }
     /// Allocates after the fast path has missed.
-    pub(super) fn alloc_missed(
+    pub(super) fn take_or_refill(
         &self,
         op: &Operation,
         slabs: &impl Supplier<Object>,
@@ -281,7 +281,7 @@ impl PerCpu {
         }
     }
     /// Frees an object after the fast path has missed.
-    pub(super) fn free_missed(&self, slabs: &impl Supplier<Object>, object: Object, bypass: impl FnOnce()) {
+    pub(super) fn put_or_flush(&self, slabs: &impl Supplier<Object>, object: Object, bypass: impl FnOnce()) {
         match self.layer() {
             Some(layer) if layer.has_one_node() => {
                 layer.free_slow(&layer.operation(What::Free), slabs, object);

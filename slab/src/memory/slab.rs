@@ -193,7 +193,7 @@ impl Side {
         of.grow_table(&self.memory, pages * SIDE_BYTES)
     }
     /// Commits `words` words of the bitmaps of a slab at `pfn`; `false` if memory is short.
-    fn commit(&self, op: &Operation, pfn: Pfn, words: usize) -> bool {
+    fn commit_words(&self, op: &Operation, pfn: Pfn, words: usize) -> bool {
         self.memory.commit(op, pfn.get() as usize * SIDE_BYTES + words * 8)
     }
     /// Unmaps the bitmaps of all pages from `pages` on.
@@ -281,7 +281,7 @@ impl<'a> Slab<'a> {
     /// Only the caller has the block. If its objects are constructed one by one, there are at most [`ONE_BY_ONE`].
     pub(crate) unsafe fn set_up(&self, op: &Operation, objects: usize, constructed: Constructed) -> bool {
         let words = constructed.words(objects);
-        if words > FRAME_WORDS && !self.side.commit(op, self.pfn, words) {
+        if words > FRAME_WORDS && !self.side.commit_words(op, self.pfn, words) {
             return false;
         }
         let head = Head { fill: Fill { inuse: 0, objects: objects as u16 }, constructed, discarded: 0 };
@@ -543,8 +543,8 @@ mod tests {
     #[test]
     fn the_side_table_is_committed_up_to_the_last_word_of_a_bitmap() {
         assert_eq!(side().memory.reserved(), 64 * SIDE_BYTES);
-        assert!(side().commit(&Operation::new(), Pfn::new(63), 8));
-        assert!(!side().commit(&Operation::new(), Pfn::new(63), 9), "a word beyond the end");
+        assert!(side().commit_words(&Operation::new(), Pfn::new(63), 8));
+        assert!(!side().commit_words(&Operation::new(), Pfn::new(63), 9), "a word beyond the end");
     }
 
     /// Except for what a commit may run ahead.
@@ -558,7 +558,7 @@ mod tests {
         unsafe { side.cut(&pages, 1 << 19) };
         let ahead = side.memory.reserved() - (SIDE_BYTES << 19);
         assert!((1 << 20..1 << 21).contains(&ahead));
-        assert!(!side.commit(&Operation::new(), Pfn::new(1 << 20), 8));
+        assert!(!side.commit_words(&Operation::new(), Pfn::new(1 << 20), 8));
     }
 
     #[test]

@@ -390,7 +390,7 @@ impl Uslab {
             }
         };
         let memory = match process {
-            Some(process) => process.malloc.alloc_missed(layout, gfp).ok(),
+            Some(process) => process.malloc.alloc_any_layout(layout, gfp).ok(),
             None => bootstrap::alloc(layout),
         };
         memory.map_or(core::ptr::null_mut(), NonNull::as_ptr)

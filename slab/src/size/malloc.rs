@@ -188,13 +188,13 @@ impl Malloc {
                 }
                 Ok(memory)
             }
-            None => self.alloc_missed(layout, gfp),
+            None => self.alloc_any_layout(layout, gfp),
         }
     }
     /// Serves layouts that the table of sizes does not have, and misses of the restartable sequences.
     #[cold]
     #[inline(never)]
-    pub(crate) fn alloc_missed(&self, layout: Layout, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
+    pub(crate) fn alloc_any_layout(&self, layout: Layout, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
         let profiler = &self.core.profiler;
         if profiler.counts_only()
             && let Some(class) = self.class(layout).filter(|_| !self.fast.counted.is_disabled())
@@ -213,7 +213,7 @@ impl Malloc {
         }
         match self.class(layout) {
             Some(class) => {
-                if let Some(memory) = self.sample(class, layout) {
+                if let Some(memory) = self.guard_sample(class, layout) {
                     return Ok(memory);
                 }
                 let memory = self.caches[class].cache().alloc_missed(gfp, layout.size())?;
@@ -245,7 +245,7 @@ impl Malloc {
             // SAFETY: the malloc lives.
             None => match unsafe { self.fast.counted.fast_path(class).alloc() } {
                 Some(object) => object.memory(),
-                None => match self.sample(class, layout) {
+                None => match self.guard_sample(class, layout) {
                     Some(memory) => memory,
                     None => return cache.alloc_profiled(gfp),
                 },
@@ -260,7 +260,7 @@ impl Malloc {
 
     /// One in many allocations gets a separate page: see [`guard`](crate::debug::guard).
     #[inline]
-    fn sample(&self, class: usize, layout: Layout) -> Option<NonNull<u8>> {
+    fn guard_sample(&self, class: usize, layout: Layout) -> Option<NonNull<u8>> {
         let (guard, profiler) = (&self.core.guard, &self.core.profiler);
         // While a profile runs that observes each operation, each allocation takes this path.
         let all = profiler.runs() && !profiler.counts_only();

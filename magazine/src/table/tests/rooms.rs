@@ -239,8 +239,8 @@ fn a_stack_may_end_where_the_committed_part_of_its_region_does() {
     assert!(table.put(0, class, &rounds(1..2)) && table.put(0, class, &rounds(2..places + 1)));
     let region = table.region(0).unwrap();
     assert_eq!((region.committed(), class.end(region.cap(class))), (STEP, STEP));
-    assert!(!table.commit(&Operation::new(), 0, class, places as u32), "nothing is different");
-    assert!(!table.commit(&Operation::new(), 0, class, places as u32 + 1), "and no more is to be had");
+    assert!(!table.commit_places(&Operation::new(), 0, class, places as u32), "nothing is different");
+    assert!(!table.commit_places(&Operation::new(), 0, class, places as u32 + 1), "and no more is to be had");
 }
 
 /// A heap whose commit of a region lasts until another thread requests the same part.
@@ -278,7 +278,7 @@ fn concurrent_commit_of_another_thread_is_sufficient() {
     let memory = Slow { heap, asked: AtomicBool::new(false), asked_again: AtomicBool::new(false) };
     let table = Table::new(cpus, region, memory).unwrap();
     let class = table.class(8).unwrap();
-    let commit = || table.commit(&Operation::new(), 0, class, 8);
+    let commit = || table.commit_places(&Operation::new(), 0, class, 8);
     std::thread::scope(|scope| {
         let first = scope.spawn(commit);
         while !table.memory.asked.load(Relaxed) {
