@@ -474,8 +474,9 @@ impl Node {
                 }
             }
         }
-        let unused = lists.unused(&self.geometry);
-        unused.saturating_sub(lists.bound(&self.geometry).max(lists.unused.tried))
+        let (unused, bound) = (lists.unused(&self.geometry), lists.bound(&self.geometry));
+        // All above the bound: a pass that discarded less would raise `tried` again.
+        if unused > lists.unused.tried { unused.saturating_sub(bound) } else { 0 }
     }
 
     /// Returns memory of pages that no object in use touches to the system, of the emptiest slabs first, up to
@@ -734,6 +735,30 @@ mod tests {
         let [full, partial, empty] =
             [&lists.full, &lists.partial[0], &lists.empty].map(|list| core::ptr::from_ref(list).addr());
         assert_eq!(places, [full, partial, empty]);
+    }
+
+    /// Regression test: each pass discarded a quarter of what the pass before had left, and raised the threshold of the next one.
+    #[test]
+    fn frees_discard_unused_pages_of_partial_slabs_down_to_the_bound() {
+        let subsystem = Subsystem::new(Config::default()).unwrap();
+        let cache = KmemCache::builder("bodies", 2560).magazines(Magazines::Off).build_in(&subsystem).unwrap();
+        let (each, pages) = (cache.geometry().objects(), cache.geometry().order().pages() as usize);
+        assert!(pages > 1, "slabs with pages to discard");
+        let objects: Vec<_> = (0..1000 * each).map(|_| cache.alloc(Gfp::KERNEL).unwrap()).collect();
+        for (n, object) in objects.iter().enumerate() {
+            if n % each > 0 {
+                // SAFETY: allocated above, freed once.
+                unsafe { cache.free(*object) };
+            }
+        }
+        let info = cache.info();
+        assert_eq!((info.slabs, info.used), (1000, 1000), "an object in each slab");
+        // An object is on two pages at most; a quarter of the pages in use may stay, and a quarter of that between passes.
+        assert!(info.discarded as usize > 1000 * (pages - 2) * 9 / 10, "{info:?}");
+        for object in objects.iter().step_by(each) {
+            // SAFETY: allocated above, freed once.
+            unsafe { cache.free(*object) };
+        }
     }
 
     #[test]
