@@ -90,7 +90,7 @@ pub struct PageAllocator {
 const BULK: usize = 64;
 
 impl PageAllocator {
-    /// Takes the reserved addresses for tables that describe the pages; [`PageConfig::beside`] is their size.
+    /// Takes the reserved addresses for tables that describe the pages; the configuration has their size.
     #[doc(hidden)]
     pub fn take_addresses(&mut self) -> Reservation {
         let none = Reservation::none(self.addresses.backend, &self.addresses.faults);
@@ -469,7 +469,7 @@ impl PageAllocator {
 
     /// Withdraws `pages` free pages, because other code uses as much memory. Returns `false`, with nothing
     /// changed, if fewer are free above the lowest watermark; per-CPU pages may then be the missing ones: see
-    /// [`decommit`](Self::decommit). Does nothing without a [limit](PageConfig::limited).
+    /// [`decommit`](Self::decommit). Does nothing without a [limit](crate::PageConfig::limited).
     ///
     /// Cost: the locks of all zones, held together, then each lock again, and the system calls that decommit
     /// surplus memory.
@@ -503,7 +503,7 @@ impl PageAllocator {
         }
     }
 
-    /// Bytes of all pages, if they [are limited](PageConfig::limited).
+    /// Bytes of all pages, if they [are limited](crate::PageConfig::limited).
     pub fn limit(&self) -> Option<usize> {
         let pages = self.cached_zones.iter().map(|cached| cached.zone.managed as usize);
         self.limited.then(|| pages.sum::<usize>() * PAGE_SIZE)

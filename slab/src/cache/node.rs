@@ -741,7 +741,8 @@ mod tests {
     #[test]
     fn frees_discard_unused_pages_of_partial_slabs_down_to_the_bound() {
         let subsystem = Subsystem::new(Config::default()).unwrap();
-        let cache = KmemCache::builder("bodies", 2560).magazines(Magazines::Off).build_in(&subsystem).unwrap();
+        let cache =
+            KmemCache::builder("bodies", 2560).magazines(Magazines::Off).build_in(&subsystem).unwrap();
         let (each, pages) = (cache.geometry().objects(), cache.geometry().order().pages() as usize);
         assert!(pages > 1, "slabs with pages to discard");
         let objects: Vec<_> = (0..1000 * each).map(|_| cache.alloc(Gfp::KERNEL).unwrap()).collect();
