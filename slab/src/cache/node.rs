@@ -418,8 +418,8 @@ impl Node {
     }
 
     /// Frees objects in one lock hold. Slabs that become empty and do not stay are added to `unlisted`; places
-    /// whose object was free already, to `refused`. Returns the unused pages above the bound: worth
-    /// [`discard_unused`](Self::discard_unused).
+    /// whose object was free already, to `refused`. Returns the unused pages above the bound, for
+    /// [`discard_unused`](Self::discard_unused); 0 until a quarter more is unused than its last pass left.
     ///
     /// # Safety
     /// The places are objects of slabs of this node and cache. They are in use, or the call refuses them; the
@@ -475,7 +475,7 @@ impl Node {
             }
         }
         let (unused, bound) = (lists.unused(&self.geometry), lists.bound(&self.geometry));
-        // All above the bound: a pass that discarded less would raise `tried` again.
+        // Not only what is above `tried`: a pass that may discard only that raises `tried` by a quarter.
         if unused > lists.unused.tried { unused.saturating_sub(bound) } else { 0 }
     }
 
@@ -737,7 +737,7 @@ mod tests {
         assert_eq!(places, [full, partial, empty]);
     }
 
-    /// Regression test: each pass discarded a quarter of what the pass before had left, and raised the threshold of the next one.
+    /// Regression test: each pass discarded only the pages above its threshold, and raised the threshold by a quarter.
     #[test]
     fn frees_discard_unused_pages_of_partial_slabs_down_to_the_bound() {
         let subsystem = Subsystem::new(Config::default()).unwrap();
@@ -754,7 +754,7 @@ mod tests {
         }
         let info = cache.info();
         assert_eq!((info.slabs, info.used), (1000, 1000), "an object in each slab");
-        // An object is on two pages at most; a quarter of the pages in use may stay, and a quarter of that between passes.
+        // An object is on two pages at most; a quarter of the pages in use may stay, and a quarter more between passes.
         assert!(info.discarded as usize > 1000 * (pages - 2) * 9 / 10, "{info:?}");
         for object in objects.iter().step_by(each) {
             // SAFETY: allocated above, freed once.

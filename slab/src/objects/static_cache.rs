@@ -76,8 +76,7 @@ impl<T: Send + 'static> fmt::Debug for StaticCache<T> {
 }
 
 /// Marks a static cache, by its address, as being made by this thread, as long as the value lives. The list is on the stack,
-/// because the thread's allocator may be what is being made.
-/// what is being made.
+/// because the cache may serve the thread's allocator.
 #[cfg(not(any(loom, shuttle)))]
 struct Starting {
     address: usize,
