@@ -4,7 +4,7 @@ use crate::shadow::{TestSupplier, table};
 use crate::sync::catch_panic;
 use crate::test_round::TestRound;
 
-/// Supplies rounds without end.
+/// A supplier that never runs out of rounds.
 struct Endless;
 impl Supplier<TestRound> for Endless {
     fn fill(&self, _: &Operation, _: u32, max: usize, put: impl FnMut(TestRound)) -> usize {
@@ -52,7 +52,7 @@ fn sizes_at_their_ends_are_refused_or_work_and_nothing_overflows() {
     }
 }
 
-/// Regression: the classes of such a drain stayed closed, and the rounds that it had taken from other CPUs were lost.
+/// Regression: a panicking supplier left the drained classes closed, and rounds taken from other CPUs were lost.
 #[test]
 fn a_supplier_that_panics_leaves_no_class_closed() {
     struct PanicsOnce<'a>(&'a TestSupplier, Counter);
@@ -116,7 +116,7 @@ fn panic_in_one_nodes_flush_stops_no_other_node() {
     assert_eq!(layer.stats().in_magazines, 1, "the other node's class is open");
 }
 
-/// Regression: the class stayed closed in the child, and rounds that were freed there were put on top of rounds being
+/// Regression: the class stayed closed in the child, and rounds freed in the child were put on top of rounds being
 /// flushed.
 #[test]
 fn fork_inside_a_drains_flush_loses_and_duplicates_nothing() {
@@ -127,7 +127,7 @@ fn fork_inside_a_drains_flush_loses_and_duplicates_nothing() {
         }
         fn flush(&self, op: &Operation, rounds: impl Iterator<Item = TestRound>) {
             for round in rounds {
-                // More rounds remain to be flushed, in this stack and in other stacks.
+                // This stack and other stacks still have rounds to flush.
                 self.2.add(1);
                 if self.2.get() == self.3 {
                     // SAFETY: this is the only thread.
@@ -141,8 +141,8 @@ fn fork_inside_a_drains_flush_loses_and_duplicates_nothing() {
             round.0 as u32 % self.1.nodes.len() as u32
         }
     }
-    // Two nodes are two classes of one drain. The sixth round is in the second class, after the first one has
-    // been opened again.
+    // With two nodes, one drain takes from two classes. The sixth round is in the second class, and is flushed after
+    // the first class was opened again.
     for (nodes, at) in [(1, 2), (2, 2), (2, 6)] {
         let (table, none) = (table(Cpus::simulated(2, nodes).unwrap()), TestSupplier::new(0, nodes));
         let layer: Layer<TestRound> = Layer::new(&table, Config::new(4, 0, 0)).unwrap();
@@ -166,7 +166,7 @@ fn fork_inside_a_drains_flush_loses_and_duplicates_nothing() {
     }
 }
 
-/// Regression: freeing it panicked.
+/// Regression: freeing such a round panicked.
 #[test]
 fn a_round_of_a_node_without_cpus_goes_to_the_supplier() {
     let (table, supplier) = (table(Cpus::simulated(2, 2).unwrap()), TestSupplier::new(0, 3));
@@ -219,11 +219,11 @@ fn a_stack_is_quiet_from_one_magazine_below_its_limit() {
     assert_eq!((region.limit(class), region.quiet(class)), (8, 4));
 }
 
-/// Regression: a layer that got a number for only one of its nodes leaked that number.
+/// Regression: a layer that got a class number for only one of its nodes leaked that number.
 #[test]
 fn a_layer_that_is_refused_keeps_no_numbers() {
     let cpus = Cpus::simulated(3, 3).unwrap();
-    // Rooms of 16 KiB, of which there are four.
+    // The table has four rooms of 16 KiB.
     let config = Config::new(64, 14, 0);
     let region = crate::region::STACKS.next_multiple_of(4096) + (4 << 14);
     let memory = Heap::new(Table::<Heap>::footprint(&cpus, region)).unwrap();
@@ -236,7 +236,7 @@ fn a_layer_that_is_refused_keeps_no_numbers() {
     assert_eq!(numbers(), 4);
 }
 
-/// A new layer reuses the numbers of a dropped one: its counts begin at 0, and it never sees the old rounds.
+/// A new layer reuses the class numbers of a dropped layer. Its counts begin at 0, and it never sees the old rounds.
 #[test]
 fn reused_number_has_no_rounds_and_no_counts() {
     let cpus = Cpus::simulated(2, 1).unwrap();
@@ -260,7 +260,7 @@ fn reused_number_has_no_rounds_and_no_counts() {
     assert!(numbers.iter().all(|number| *number == numbers[0]), "{numbers:?}");
 }
 
-/// One sweep of their table drains, flushes or reaps many layers.
+/// One sweep of a table drains, flushes or reaps many layers.
 #[test]
 fn each_layer_flushes_and_counts_its_part_of_a_sweep() {
     let (table, supplier) = (table(Cpus::simulated(2, 1).unwrap()), TestSupplier::new(40, 1));
@@ -332,8 +332,8 @@ fn closed_layer_serves_its_rounds_and_keeps_none() {
     layer.close();
     let before = layer.stats();
     assert_eq!((before.in_magazines, before.in_depot), (6, 4));
-    // Its stack, then the supplier's rounds one by one, then its depot, whose magazines cannot be put on a
-    // stack.
+    // The rounds come from the stack, then one by one from the supplier, and then from the depot, whose magazines
+    // cannot be put on a stack.
     let got: Vec<_> = core::iter::from_fn(|| layer.alloc(&supplier)).collect();
     let stats = layer.stats();
     assert_eq!((stats.in_magazines, stats.in_depot), (0, 0));
@@ -347,7 +347,7 @@ fn closed_layer_serves_its_rounds_and_keeps_none() {
     assert_eq!((after.flushes, supplier.free.borrow().len()), (stats.flushes, 12), "one by one");
 }
 
-/// A whole magazine would be filled for one round.
+/// A larger fill would fetch a whole magazine for one round.
 #[test]
 fn fill_requests_one_round_if_nothing_can_be_pushed() {
     let (table, supplier) = (table(Cpus::simulated(2, 1).unwrap()), TestSupplier::new(9, 1));
@@ -387,8 +387,7 @@ fn rounds_return_to_their_node_and_foreign_frees_are_counted() {
     assert_eq!(unsafe { layer.fast_path(Words::Inlined).alloc() }, None, "each operation asks for its node");
 }
 
-/// A cache tries other sources before the layer, and the operation counts at the highest level that it
-/// reached.
+/// A cache tries other sources before the layer. The operation counts at the highest level that it reached.
 #[test]
 fn missing_operation_counts_at_its_highest_level() {
     use crate::Path;

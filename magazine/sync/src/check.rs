@@ -58,19 +58,19 @@ pub(crate) const LIMIT: Duration = Duration::from_secs(600);
 
 /// Runs `f` under every schedule within `bound` pre-emptions and returns the number of executions.
 ///
-/// `model` prints one line `MODEL name | threads | bound | scripts | executions | floor | time`. With
-/// `MODEL_ROWS=file` in the environment, `model` also appends the line to that file.
+/// `model` prints one line `MODEL name | threads | bound | scripts | executions | floor | time`. With `MODEL_ROWS=file`
+/// in the environment, `model` also appends the line to that file.
 ///
 /// # Panics
-/// Panics if `f` fails under some schedule. The panic prints the counterexample trace and a command that
-/// repeats the failed execution. `STORY_JSON=file` also writes the trace to a file, and `STORY=0` disables
-/// traces. Panics if fewer than `floor` executions were explored. Panics if the time limit cut the run short.
+/// Panics if `f` fails under some schedule. The panic prints the counterexample trace and a command that repeats the
+/// failed execution. `STORY_JSON=file` also writes the trace to a file, and `STORY=0` disables traces. Panics if fewer
+/// than `floor` executions were explored. Panics if the time limit cut the run short.
 pub fn model(name: &str, bound: Bound, floor: u64, f: impl Fn() + Send + Sync + 'static) -> u64 {
     models(name, bound, floor, [()], move |()| f())
 }
 
-/// Runs [`model`] once per element of `scripts` and adds up the executions. A script fixes what loom cannot
-/// choose, such as the step at which a thread migrates.
+/// Runs [`model`] once per element of `scripts` and adds up the executions. A script fixes what loom cannot choose,
+/// such as the step at which a thread migrates.
 pub fn models<S: Clone + Send + Sync + fmt::Debug + 'static>(
     name: &str,
     bound: Bound,
@@ -81,14 +81,13 @@ pub fn models<S: Clone + Send + Sync + fmt::Debug + 'static>(
     explore(name, bound, floor, scripts, f, None)
 }
 
-/// Minimum number of executions in one part of a split model. The model's floor bounds the total number of
-/// executions.
+/// Minimum number of executions in one part of a split model. The model's floor bounds the total number of executions.
 const LEAST_OF_PART: u64 = 50;
 /// Number of parts for each shard. Several small parts balance the running times of the shards.
 const PARTS: u64 = 8;
 
-/// Runs all of [`models`], or one `shard` of the executions. The floor does not apply to a shard. Returns the
-/// number of executions that ran.
+/// Runs all of [`models`], or one `shard` of the executions. The floor does not apply to a shard. Returns the number of
+/// executions that ran.
 fn explore<S: Clone + Send + Sync + fmt::Debug + 'static>(
     name: &str,
     bound: Bound,
@@ -173,9 +172,9 @@ fn print_row(row: &str) {
     }
 }
 
-/// Plants the bug `bug` in the code that a model checks and asserts that the model fails with a message that
-/// contains `expected`. `property` names the property that the bug breaks, for the printed row. `STORY=1`
-/// prints the counterexample trace. `STORY=told` prints the trace without atomic accesses.
+/// Plants the bug `bug` in the code that a model checks and asserts that the model fails with a message that contains
+/// `expected`. `property` names the property that the bug breaks, for the printed row. `STORY=1` prints the
+/// counterexample trace. `STORY=told` prints the trace without atomic accesses.
 ///
 /// # Panics
 /// Panics if the model passes with the bug, or fails for another reason.
@@ -221,8 +220,7 @@ fn caught_within<S: Clone + Send + Sync + fmt::Debug + 'static>(
     });
 }
 
-/// A loom run of a scenario in [`scenarios!`](crate::scenarios): the bound, and the minimum number of
-/// executions.
+/// A loom run of a scenario in [`scenarios!`](crate::scenarios): the bound, and the minimum number of executions.
 #[derive(Clone, Copy, Debug)]
 pub struct Model {
     bound: Bound,
@@ -234,8 +232,8 @@ impl Model {
     pub const fn new(bound: Bound, floor: u64) -> Self {
         Self { bound, floor }
     }
-    /// Adds `scripts`. The model runs once for each script. The floor applies to the executions of all
-    /// scripts together.
+    /// Adds `scripts`. The model runs once for each script. The floor applies to the executions of all scripts
+    /// together.
     pub fn each<S>(self, scripts: impl IntoIterator<Item = S>) -> Models<S> {
         Models { model: self, scripts: scripts.into_iter().collect() }
     }
@@ -243,8 +241,8 @@ impl Model {
     pub fn run(self, name: &str, f: impl Fn() + Send + Sync + 'static) {
         self.each([()]).run(name, move |()| f());
     }
-    /// Asserts that the model detects a planted bug: see [`caught`]. Only one shard tests a bug. The search
-    /// tries two pre-emptions before a higher bound, because two find most bugs in far less time than three.
+    /// Asserts that the model detects a planted bug: see [`caught`]. Only one shard tests a bug. The search tries two
+    /// pre-emptions before a higher bound, because two find most bugs in far less time than three.
     pub fn bug(
         self,
         bug: &'static str,
@@ -290,8 +288,8 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static> Models<S> {
 
 #[cfg(test)]
 mod canary {
-    //! The outcomes that loom must find for two threads on one atomic. Stock loom 0.7.2 misses some of these
-    //! outcomes. These tests fail if the facade's second atomic, the twin, is lost.
+    //! The outcomes that loom must find for two threads on one atomic. Stock loom 0.7.2 misses some of these outcomes.
+    //! These tests fail if the facade's second atomic, the twin, is lost.
     use crate::{Arc, AtomicUsize, Ordering::*, thread};
     use std::collections::BTreeSet;
     use std::sync::Mutex;
@@ -346,8 +344,8 @@ mod canary {
     fn unprotected_increments_lose_one_both_ways() {
         assert_eq!(outcomes(increment, increment), [(0, 0), (0, 1), (1, 0)]);
     }
-    /// A magazine that is only a CAS-updated counter is wrong. A pop may read a slot that a push has claimed
-    /// but not filled.
+    /// A magazine that is only a CAS-updated counter is wrong. A pop may read a slot that a push has claimed but not
+    /// filled.
     #[test]
     fn a_counter_that_is_exchanged_is_no_stack() {
         let seen = std::sync::Arc::new(Mutex::new(BTreeSet::new()));

@@ -58,9 +58,9 @@ pub fn plant(bug: &'static str) {
     PLANTED.set(bug);
 }
 
-/// Plants `bug` and asserts that `explore` fails with a message that contains `expected`. `explore` returns
-/// the number of passed executions, or the number and the panic of a failed execution. `unit` is the word for
-/// an execution. `property` names the property that the bug breaks.
+/// Plants `bug` and asserts that `explore` fails with a message that contains `expected`. `explore` returns the number
+/// of passed executions, or the number and the panic of a failed execution. `unit` is the word for an execution.
+/// `property` names the property that the bug breaks.
 ///
 /// # Panics
 /// Panics if no execution fails, or if the failure has another message.
@@ -97,8 +97,7 @@ pub fn shard() -> Option<Shard> {
     Some(asked.parse().unwrap_or_else(|error| panic!("SHARD={asked}: {error}")))
 }
 
-/// Returns `true` if the current shard tests the planted bug `bug`. Each pair of bug and property belongs to
-/// one shard.
+/// Returns `true` if the current shard tests the planted bug `bug`. Each pair of bug and property belongs to one shard.
 pub fn has_bug(bug: &str, property: &str) -> bool {
     shard().is_none_or(|shard| shard.has_named(&format!("{property} {bug}")))
 }

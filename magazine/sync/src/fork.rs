@@ -21,12 +21,12 @@ impl<T> ForkMutex<T> {
     pub fn place(&self) -> *const T {
         &raw const *self.mutex.lock()
     }
-    /// Returns the protected value between [`hold`](ForkLock::hold) and [`release`](ForkLock::release), and
-    /// `None` otherwise.
+    /// Returns the protected value between [`hold`](ForkLock::hold) and [`release`](ForkLock::release), and `None`
+    /// otherwise.
     ///
     /// # Safety
-    /// The caller ensures that no other thread calls `hold` or `release`, and that the mutex stays locked
-    /// while the reference is used.
+    /// The caller ensures that no other thread calls `hold` or `release`, and that the mutex stays locked while the
+    /// reference is used.
     pub unsafe fn held(&self) -> Option<&T> {
         // SAFETY: no other thread accesses `held`, by this function's contract.
         unsafe { self.held.get() }.map(Deref::deref)
@@ -42,19 +42,16 @@ impl<T> Deref for ForkMutex<T> {
 
 /// A lock that a thread can hold across a `fork`.
 pub trait ForkLock {
-    /// Waits for the lock and keeps the lock after the call. The calling thread may hold other locks of the
-    /// same rank.
+    /// Waits for the lock and keeps the lock after the call. The calling thread may hold other locks of the same rank.
     ///
     /// # Safety
-    /// The calling thread, or its copy in the child of a `fork`, calls [`release`](Self::release) before the
-    /// lock moves or is dropped. All threads that hold several locks of one rank acquire these locks in one
-    /// order.
+    /// The calling thread, or its copy in the child of a `fork`, calls [`release`](Self::release) before the lock moves
+    /// or is dropped. All threads that hold several locks of one rank acquire these locks in one order.
     unsafe fn hold(&self);
     /// Releases the lock. Does nothing if the lock is not held.
     ///
     /// # Safety
-    /// The caller must be the thread that called [`hold`](Self::hold), or that thread's copy in the child of
-    /// a `fork`.
+    /// The caller must be the thread that called [`hold`](Self::hold), or that thread's copy in the child of a `fork`.
     unsafe fn release(&self);
 }
 

@@ -59,15 +59,15 @@ pub use parker::Parker;
 pub use rank::Rank;
 pub use shard::unset;
 
-/// Plants a bug that the checkers must find. `planted!("a ticket is taken in two steps" => wrong)` executes
-/// `wrong` only when `caught` plants the bug of that name.
+/// Plants a bug that the checkers must find. `planted!("a ticket is taken in two steps" => wrong)` executes `wrong`
+/// only when `caught` plants the bug of that name.
 ///
-/// * `wrong` is an expression or a block of any type. A `return`, `continue` or `break` in `wrong` acts on
-///   the enclosing function or loop. The planted bug can therefore skip the code that follows.
+/// * `wrong` is an expression or a block of any type. A `return`, `continue` or `break` in `wrong` acts on the
+///   enclosing function or loop. The planted bug can therefore skip the code that follows.
 /// * `planted!("..." => let length = 0)` shadows an existing variable with another value of the same type.
 ///
-/// In builds without a checker, `planted!` compiles to nothing. Therefore `wrong` may use items that exist
-/// only in checker builds. The compiler warns about variables and imports that only `wrong` uses.
+/// In builds without a checker, `planted!` compiles to nothing. Therefore `wrong` may use items that exist only in
+/// checker builds. The compiler warns about variables and imports that only `wrong` uses.
 /// ```
 /// use uslab_sync::planted;
 ///
@@ -86,8 +86,8 @@ pub use shard::unset;
 macro_rules! planted {
     ($bug:literal => $($wrong:tt)+) => {};
 }
-/// Plants a bug that the checkers must find: `planted!("a ticket is taken in two steps" => wrong)`. The
-/// documentation of builds without a checker describes all forms of `planted!`.
+/// Plants a bug that the checkers must find: `planted!("a ticket is taken in two steps" => wrong)`. The documentation
+/// of builds without a checker describes all forms of `planted!`.
 #[cfg(any(loom, shuttle))]
 #[macro_export]
 macro_rules! planted {
@@ -103,9 +103,9 @@ macro_rules! planted {
 #[cfg(any(loom, shuttle))]
 pub use execution::{is_planted, unique};
 
-/// Records a step of the counterexample trace: `tell!("opens {path}")`. In `tell!(stack => "pops")`,
-/// `stack.watched()` lists the state that may have changed. Place `tell!` directly after the step, so that no
-/// other thread runs between the step and its record.
+/// Records a step of the counterexample trace: `tell!("opens {path}")`. In `tell!(stack => "pops")`, `stack.watched()`
+/// lists the state that may have changed. Place `tell!` directly after the step, so that no other thread runs between
+/// the step and its record.
 ///
 /// In builds without loom, `tell!` compiles to nothing and does not evaluate its arguments.
 #[cfg(not(loom))]
@@ -113,9 +113,9 @@ pub use execution::{is_planted, unique};
 macro_rules! tell {
     ($($text:tt)*) => {};
 }
-/// Records a step of the counterexample trace: `tell!("opens {path}")`. In `tell!(stack => "pops")`,
-/// `stack.watched()` lists the state that may have changed. Place `tell!` directly after the step, so that no
-/// other thread runs between the step and its record.
+/// Records a step of the counterexample trace: `tell!("opens {path}")`. In `tell!(stack => "pops")`, `stack.watched()`
+/// lists the state that may have changed. Place `tell!` directly after the step, so that no other thread runs between
+/// the step and its record.
 ///
 /// In builds without loom, `tell!` compiles to nothing and does not evaluate its arguments.
 #[cfg(loom)]
@@ -133,9 +133,8 @@ macro_rules! tell {
     };
 }
 
-/// Returns `true` while the checker unwinds a failed execution. Destructors must do nothing while a failed
-/// execution unwinds, because model code may not run outside its checker. Always returns `false` in builds
-/// without a checker.
+/// Returns `true` while the checker unwinds a failed execution. Destructors must do nothing while a failed execution
+/// unwinds, because model code may not run outside its checker. Always returns `false` in builds without a checker.
 #[cfg(not(any(loom, shuttle)))]
 #[inline(always)]
 pub const fn abandoned() -> bool {
@@ -144,8 +143,8 @@ pub const fn abandoned() -> bool {
 #[cfg(any(loom, shuttle))]
 pub use std::thread::panicking as abandoned;
 
-/// Runs a user's function and returns its panic as an error. The caller restores its state and then resumes
-/// the panic with `resume_unwind`. A panic of the checker is not caught: see [`abandoned`].
+/// Runs a user's function and returns its panic as an error. The caller restores its state and then resumes the panic
+/// with `resume_unwind`. A panic of the checker is not caught: see [`abandoned`].
 pub fn catch_panic<R>(f: impl FnOnce() -> R) -> std::thread::Result<R> {
     if cfg!(any(loom, shuttle)) {
         Ok(f())
@@ -154,21 +153,20 @@ pub fn catch_panic<R>(f: impl FnOnce() -> R) -> std::thread::Result<R> {
     }
 }
 
-/// Runs a user's function and discards its panic, which the panic hook has already reported. Returns `None`
-/// if the function panicked. The panic payload is leaked, because the payload's `Drop` may panic.
+/// Runs a user's function and discards its panic, which the panic hook has already reported. Returns `None` if the
+/// function panicked. The panic payload is leaked, because the payload's `Drop` may panic.
 pub fn contain_panic<R>(f: impl FnOnce() -> R) -> Option<R> {
     catch_panic(f).map_err(core::mem::forget).ok()
 }
 
-/// Runs several users' functions, and continues after one panics. [`resume`](Self::resume) later resumes the
-/// first panic. The payloads of later panics are leaked.
+/// Runs several users' functions, and continues after one panics. [`resume`](Self::resume) later resumes the first
+/// panic. The payloads of later panics are leaked.
 #[derive(Debug, Default)]
 #[must_use = "`resume` passes the panic on"]
 pub struct FirstPanic(Option<Box<dyn core::any::Any + Send>>);
 
 impl FirstPanic {
-    /// Runs one function and keeps its panic if no earlier function panicked. Returns `None` if the function
-    /// panicked.
+    /// Runs one function and keeps its panic if no earlier function panicked. Returns `None` if the function panicked.
     pub fn catch<R>(&mut self, f: impl FnOnce() -> R) -> Option<R> {
         let later = |panic| match &mut self.0 {
             Some(_) => core::mem::forget(panic),
@@ -184,8 +182,8 @@ impl FirstPanic {
     }
 }
 
-/// A user's value, such as a closure, that any thread may drop. A panic in the value's `Drop` is discarded as
-/// in [`contain_panic`].
+/// A user's value, such as a closure, that any thread may drop. A panic in the value's `Drop` is discarded as in
+/// [`contain_panic`].
 #[derive(Debug)]
 pub struct Contained<T>(core::mem::ManuallyDrop<T>);
 
@@ -208,15 +206,14 @@ impl<T> Drop for Contained<T> {
     }
 }
 
-/// A slot that one call fills and another call empties. For guards of locks that are held across a `fork`. A
-/// value that is left in the slot is never dropped.
+/// A slot that one call fills and another call empties. For guards of locks that are held across a `fork`. A value that
+/// is left in the slot is never dropped.
 pub struct Kept<T>(core::cell::UnsafeCell<Option<core::mem::ManuallyDrop<T>>>);
 
-// SAFETY: callers of `put` and `take` guarantee exclusive access. Callers of `take` run on the thread that
-// called `put`.
+// SAFETY: callers of `put` and `take` guarantee exclusive access. Callers of `take` run on the thread that called
+// `put`.
 unsafe impl<T> Sync for Kept<T> {}
-// SAFETY: callers of `put` and `take` guarantee exclusive access. Dropping the slot does not access the
-// value.
+// SAFETY: callers of `put` and `take` guarantee exclusive access. Dropping the slot does not access the value.
 unsafe impl<T> Send for Kept<T> {}
 
 impl<T> Kept<T> {
@@ -243,8 +240,8 @@ impl<T> Kept<T> {
     /// Takes the stored value out of the slot.
     ///
     /// # Safety
-    /// The caller ensures that no other thread uses the slot during the call. The caller must be the thread
-    /// that called [`put`](Kept::put), or that thread's copy in the child of a `fork`.
+    /// The caller ensures that no other thread uses the slot during the call. The caller must be the thread that called
+    /// [`put`](Kept::put), or that thread's copy in the child of a `fork`.
     pub unsafe fn take(&self) -> Option<T> {
         // SAFETY: the access is exclusive, by this function's contract.
         unsafe { (*self.0.get()).take() }.map(core::mem::ManuallyDrop::into_inner)
@@ -262,8 +259,8 @@ impl<T> core::fmt::Debug for Kept<T> {
     }
 }
 
-/// Returns a number that is unique in the process. Under a checker, the number is unique in the execution. A
-/// repeated execution returns equal numbers.
+/// Returns a number that is unique in the process. Under a checker, the number is unique in the execution. A repeated
+/// execution returns equal numbers.
 #[cfg(not(any(loom, shuttle)))]
 #[inline]
 pub fn unique() -> u64 {
@@ -272,8 +269,8 @@ pub fn unique() -> u64 {
     NEXT.fetch_add(1, core::sync::atomic::Ordering::Relaxed)
 }
 
-/// A statistics counter that many threads increment and that reports read. An algorithm may use a counter
-/// only for a rough limit, which races may exceed. A counter is a `Relaxed` `std` atomic in every build.
+/// A statistics counter that many threads increment and that reports read. An algorithm may use a counter only for a
+/// rough limit, which races may exceed. A counter is a `Relaxed` `std` atomic in every build.
 ///
 /// Each [`add`](Counter::add) costs a locked instruction, so counters belong on slow paths.
 #[derive(Debug, Default)]
@@ -312,8 +309,8 @@ impl Counter {
     }
 }
 
-/// A word that is written once, before the containing object is shared. An early reader sees zero and never a
-/// torn value. A fixed word is a `Relaxed` `std` atomic in every build.
+/// A word that is written once, before the containing object is shared. An early reader sees zero and never a torn
+/// value. A fixed word is a `Relaxed` `std` atomic in every build.
 #[derive(Debug, Default)]
 #[repr(transparent)]
 pub struct Fixed(core::sync::atomic::AtomicU32);

@@ -46,8 +46,8 @@ pub mod thread {
     #[track_caller]
     pub fn spawn<F: FnOnce() -> T + 'static, T: 'static>(f: F) -> JoinHandle<T> {
         crate::execution::spawned();
-        // If the execution fails first, the thread never starts and its closure is leaked. Dropping a loom
-        // `Arc` outside an execution panics again, which would abort the program.
+        // If the execution fails first, the thread never starts and its closure is leaked. Dropping a loom `Arc`
+        // outside an execution panics again, which would abort the program.
         let f = core::mem::ManuallyDrop::new(f);
         loom::thread::spawn(move || core::mem::ManuallyDrop::into_inner(f)())
     }
@@ -204,14 +204,14 @@ std::thread_local! {
     static WEAK: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
 }
 
-/// Makes the `k`-th following `compare_exchange_weak` on any thread of the model fail spuriously. Zero
-/// disables the failure.
+/// Makes the `k`-th following `compare_exchange_weak` on any thread of the model fail spuriously. Zero disables the
+/// failure.
 pub fn weak_arm(k: u32) {
     WEAK.with(|w| w.set(k));
 }
 
-/// A `SeqCst` load in loom never reads a `SeqCst` store that another `SeqCst` store has overwritten. An
-/// `Acquire` load in loom may read an overwritten `SeqCst` store.
+/// A `SeqCst` load in loom never reads a `SeqCst` store that another `SeqCst` store has overwritten. An `Acquire` load
+/// in loom may read an overwritten `SeqCst` store.
 fn as_loom_loads(order: Ordering) -> Ordering {
     if order == Ordering::SeqCst { Ordering::Acquire } else { order }
 }
@@ -230,8 +230,8 @@ macro_rules! atomics {
         #[derive(Debug)]
         pub struct $name $(<$t>)? {
             value: l::$name $(<$t>)?,
-            /// The twin: a condition variable without waiters that each access notifies. A notification of
-            /// the condition variable conflicts with every other notification and orders nothing.
+            /// The twin: a condition variable without waiters that each access notifies. A notification of the
+            /// condition variable conflicts with every other notification and orders nothing.
             twin: loom::sync::Condvar,
             /// The last stored value, for the trace. Reading this field is not a step of the model.
             last: std::sync::atomic::AtomicU64,
@@ -294,8 +294,7 @@ macro_rules! atomics {
                 let result = self.twinned().compare_exchange(current, new, success, failure);
                 self.exchanged(current, new, result, success, failure)
             }
-            /// Compares and exchanges, like `std`'s atomic. Fails spuriously if [`weak_arm`] selected this
-            /// call.
+            /// Compares and exchanges, like `std`'s atomic. Fails spuriously if [`weak_arm`] selected this call.
             #[track_caller]
             pub fn compare_exchange_weak(
                 &self, current: $value, new: $value, success: Ordering, failure: Ordering,
@@ -397,9 +396,9 @@ fetches! {
     fetch_min |before, value| before.min(value);
 }
 
-/// A number that may be stale and that guides decisions, such as a limit or a batch size. All accesses are
-/// `Relaxed`, because a lost update is harmless. A checker explores each value of a hint that a thread may
-/// read, unlike the value of a [`Counter`](crate::Counter).
+/// A number that may be stale and that guides decisions, such as a limit or a batch size. All accesses are `Relaxed`,
+/// because a lost update is harmless. A checker explores each value of a hint that a thread may read, unlike the value
+/// of a [`Counter`](crate::Counter).
 #[derive(Debug)]
 pub struct Hint(AtomicU64);
 

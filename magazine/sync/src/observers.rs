@@ -1,9 +1,9 @@
 //! Observers: functions that many threads call without a lock, and that any thread may remove.
 //!
-//! A call increments the slot's count before it tests the slot's open flag. A remover closes the slot and
-//! waits for the counted calls. The last counted call drops the function. When `remove` returns, no call runs
-//! and the function is dropped. Calling an observer takes no lock and never waits. Signal handlers may call
-//! observers, and a `fork` holds no lock for them.
+//! A call increments the slot's count before it tests the slot's open flag. A remover closes the slot and waits for the
+//! counted calls. The last counted call drops the function. When `remove` returns, no call runs and the function is
+//! dropped. Calling an observer takes no lock and never waits. Signal handlers may call observers, and a `fork` holds
+//! no lock for them.
 
 // loom's `thread_local!` has no `const` form.
 #![allow(clippy::missing_const_for_thread_local)]
@@ -13,22 +13,20 @@ use crate::{AtomicU32, Counter, UnsafeCell, contain_panic, planted, thread_local
 use core::cell::Cell;
 use core::fmt;
 
-/// Maximum number of registered observers. Under a checker there is one slot, for which all observers
-/// compete.
+/// Maximum number of registered observers. Under a checker there is one slot, for which all observers compete.
 pub const MAX_OBSERVERS: usize = if cfg!(any(loom, shuttle)) { 1 } else { 4 };
 
 /// Up to [`MAX_OBSERVERS`] registered functions of the `dyn Fn` type `F`.
 pub struct Observers<F: ?Sized> {
-    /// Number of registered observers. A stale count only makes a reader act as if it ran a little earlier or
-    /// later.
+    /// Number of registered observers. A stale count only makes a reader act as if it ran a little earlier or later.
     there: Counter,
     slots: [Slot<F>; MAX_OBSERVERS],
     suppressed: Counter,
     panics: Counter,
 }
 
-/// A slot for one registered function. `state` has the slot's flags and the number of running calls. The last
-/// running call drops a removed function. Only that call clears `CLOSING`.
+/// A slot for one registered function. `state` has the slot's flags and the number of running calls. The last running
+/// call drops a removed function. Only that call clears `CLOSING`.
 struct Slot<F: ?Sized> {
     state: AtomicU32,
     observer: UnsafeCell<Option<Box<F>>>,
@@ -42,8 +40,8 @@ const CLOSING: u32 = 1 << 29;
 /// Flag: no remover waits for the drop, so the last running call frees the slot.
 const LEFT: u32 = 1 << 28;
 
-// SAFETY: calls need `Sync`, and dropping the function on any thread needs `Send`. Two threads write the
-// cell: the thread that set `TAKEN`, before the slot opens, and the last running call.
+// SAFETY: calls need `Sync`, and dropping the function on any thread needs `Send`. Two threads write the cell: the
+// thread that set `TAKEN`, before the slot opens, and the last running call.
 unsafe impl<F: ?Sized + Send + Sync> Sync for Slot<F> {}
 // SAFETY: dropping the function on another thread needs `Send`, which this impl requires.
 unsafe impl<F: ?Sized + Send + Sync> Send for Slot<F> {}
@@ -54,8 +52,8 @@ impl<F: ?Sized> fmt::Debug for Observers<F> {
     }
 }
 
-/// A running call on this thread: the address of the called slot, and the enclosing call. The record is on
-/// the stack of the call.
+/// A running call on this thread: the address of the called slot, and the enclosing call. The record is on the stack of
+/// the call.
 struct Inside {
     slot: usize,
     outer: *const Self,
@@ -112,9 +110,8 @@ impl<F: ?Sized> Observers<F> {
         Ok(Place(at))
     }
 
-    /// Removes the registered function at `at`. On return, the function is dropped and no call of the
-    /// function runs or begins. Within a call of any observer, `remove` does not wait: calls on other threads
-    /// may still run.
+    /// Removes the registered function at `at`. On return, the function is dropped and no call of the function runs or
+    /// begins. Within a call of any observer, `remove` does not wait: calls on other threads may still run.
     pub fn remove(&self, Place(at): Place) {
         self.there.sub(1);
         let slot = &self.slots[at];
@@ -135,8 +132,8 @@ impl<F: ?Sized> Observers<F> {
         slot.state.fetch_and(!TAKEN, Relaxed);
     }
 
-    /// Returns `true` if at least one observer is registered. Within a call of any observer, `listen` returns
-    /// `false` and counts a suppressed call.
+    /// Returns `true` if at least one observer is registered. Within a call of any observer, `listen` returns `false`
+    /// and counts a suppressed call.
     #[inline]
     pub fn listen(&self) -> bool {
         self.there.get() > 0 && self.is_outside()
@@ -148,8 +145,8 @@ impl<F: ?Sized> Observers<F> {
         outside
     }
 
-    /// Calls `show` with each registered function. A function that panics is not called again. Its panic does
-    /// not reach the caller.
+    /// Calls `show` with each registered function. A function that panics is not called again. Its panic does not reach
+    /// the caller.
     pub fn each(&self, show: impl Fn(&F)) {
         let panicked = self.slots.iter().filter(|slot| slot.call(&show)).count();
         self.panics.add(panicked as u64);
@@ -175,8 +172,8 @@ impl<F: ?Sized> Observers<F> {
         let inside = core::iter::successors(first, |inside| unsafe { inside.outer.as_ref() });
         for slot in &self.slots {
             let calls = inside.clone().filter(|inside| inside.slot == slot.address()).count() as u32;
-            // Relaxed: the child of a `fork` has one thread. If another thread was about to take a function
-            // out, the function stays in the slot.
+            // Relaxed: the child of a `fork` has one thread. If another thread was about to take a function out, the
+            // function stays in the slot.
             let state = slot.state.load(Relaxed);
             slot.state.store(state & (TAKEN | OPEN | CLOSING | LEFT) | calls, Relaxed);
         }
@@ -208,8 +205,7 @@ impl<F: ?Sized> Slot<F> {
         let before = self.state.fetch_add(1, Acquire);
         planted!("an observer is called that was closed meanwhile" => let before = OPEN);
         if before & OPEN != 0 {
-            // SAFETY: the slot was open when this call was counted, so the function stays until this call is
-            // uncounted.
+            // SAFETY: the slot was open when this call was counted, so the function stays until this call is uncounted.
             let call = || self.observer.with(|p| unsafe { (*p).as_deref() }.map(show));
             panicked = self.enter(call).is_none();
             if panicked {
@@ -219,8 +215,8 @@ impl<F: ?Sized> Slot<F> {
         self.leave();
         panicked
     }
-    /// Closes the slot to new calls. The last running call takes the function out. The caller must be a
-    /// counted call of the slot.
+    /// Closes the slot to new calls. The last running call takes the function out. The caller must be a counted call of
+    /// the slot.
     fn close(&self, left: u32) {
         // Relaxed: the Release in `leave` orders these flags before the function is taken out.
         self.state.fetch_or(CLOSING | left, Relaxed);
@@ -234,14 +230,14 @@ impl<F: ?Sized> Slot<F> {
         if last & !LEFT != TAKEN | CLOSING {
             return;
         }
-        // Several calls may read this state. The call that wins the exchange counts itself again. Acquire:
-        // pairs with the Release of each finished call.
+        // Several calls may read this state. The call that wins the exchange counts itself again. Acquire: pairs with
+        // the Release of each finished call.
         if self.state.compare_exchange(last, last + 1, Acquire, Relaxed).is_ok() {
             // SAFETY: the slot is closed, and no other counted call saw the slot open.
             let observer = self.observer.with_mut(|p| unsafe { (*p).take() });
             _ = self.enter(|| drop(observer));
-            // Relaxed: a first guess of the state, which the exchange verifies. Release: pairs with the
-            // Acquire in `remove`, in `add`, and in the exchange above.
+            // Relaxed: a first guess of the state, which the exchange verifies. Release: pairs with the Acquire in
+            // `remove`, in `add`, and in the exchange above.
             let mut state = self.state.load(Relaxed);
             while let Err(now) = self.state.compare_exchange(state, Self::left(state), Release, Relaxed) {
                 state = now;
@@ -249,16 +245,15 @@ impl<F: ?Sized> Slot<F> {
             planted!("a place is free before its last call has left" => self.state.fetch_sub(1, Relaxed));
         }
     }
-    /// The slot's state after the call that dropped the function ends. One atomic step ends that call and
-    /// frees the slot, so the slot's next owner inherits no count.
+    /// The slot's state after the call that dropped the function ends. One atomic step ends that call and frees the
+    /// slot, so the slot's next owner inherits no count.
     fn left(state: u32) -> u32 {
         planted!("a place is free before its last call has left" => return state & !CLOSING);
         let done = match state & !(TAKEN | OPEN | CLOSING | LEFT) {
             1 if state & LEFT == 0 => CLOSING,
             // A call that removes its own observer may set `LEFT` while the function is dropped.
             1 => CLOSING | LEFT | TAKEN,
-            // Other calls were counted during the drop. The last of these calls finds no function and frees
-            // the slot.
+            // Other calls were counted during the drop. The last of these calls finds no function and frees the slot.
             _ => 0,
         };
         (state & !done) - 1
@@ -443,8 +438,8 @@ mod tests {
         unsafe { t.forget_other_threads() };
         drop(observer);
         let own = t.clone();
-        // SAFETY: this is the only thread, as in a child. The call to `forget_other_threads` comes from
-        // within an observer.
+        // SAFETY: this is the only thread, as in a child. The call to `forget_other_threads` comes from within an
+        // observer.
         let observer = guard(&t, move |_| unsafe { own.forget_other_threads() });
         call(&t, 1);
         drop(observer);

@@ -12,9 +12,8 @@ use std::time::Instant;
 
 /// Blocks one thread until a wake-up, and gives a thread that polls a future its [`Waker`](std::task::Waker).
 ///
-/// A wake-up before the wait is stored, and the next wait returns immediately. Several wake-ups before one
-/// wait count as one wake-up. A parker does not use the token of [`std::thread::park`], which belongs to the
-/// surrounding code.
+/// A wake-up before the wait is stored, and the next wait returns immediately. Several wake-ups before one wait count
+/// as one wake-up. A parker does not use the token of [`std::thread::park`], which belongs to the surrounding code.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -66,8 +65,8 @@ impl Parker {
 // This parker does not use loom's `park`: loom's `unpark` also wakes a thread that is blocked elsewhere.
 #[cfg(any(loom, shuttle))]
 impl Parker {
-    /// Waits for a wake-up, or returns immediately if there is a deadline. Returns `true` if a wake-up came
-    /// since the last wait.
+    /// Waits for a wake-up, or returns immediately if there is a deadline. Returns `true` if a wake-up came since the
+    /// last wait.
     pub fn park(&self, deadline: Option<Instant>) -> bool {
         let Ok(mut woken) = self.woken.lock() else { unreachable!("no holder panics") };
         while !*woken && deadline.is_none() {

@@ -1,10 +1,10 @@
 //! Lock ranks, and the check that every thread acquires locks in rank order.
 //!
-//! A crate lists its locks with [`ranks!`](crate::ranks), outermost first, and creates each lock with its
-//! rank. In debug and checker builds, a thread may wait for a lock only if the lock's rank follows all ranks
-//! that the thread holds. A lock acquired out of order panics with the names of two ranks, even if no
-//! deadlock is possible. The check uses one small table per thread and never allocates. It works inside an
-//! allocator and in `fork` handlers. Release builds have neither ranks nor the table.
+//! A crate lists its locks with [`ranks!`](crate::ranks), outermost first, and creates each lock with its rank. In
+//! debug and checker builds, a thread may wait for a lock only if the lock's rank follows all ranks that the thread
+//! holds. A lock acquired out of order panics with the names of two ranks, even if no deadlock is possible. The check
+//! uses one small table per thread and never allocates. It works inside an allocator and in `fork` handlers. Release
+//! builds have neither ranks nor the table.
 
 // loom's `thread_local!` has no `const` form.
 #![allow(clippy::missing_const_for_thread_local)]
@@ -15,15 +15,15 @@ use crate::{abandoned, thread_local};
 use core::cell::Cell;
 use core::fmt;
 
-/// Declares the lock ranks of a crate, outermost first. A thread that holds a lock may only wait for locks of
-/// later ranks.
+/// Declares the lock ranks of a crate, outermost first. A thread that holds a lock may only wait for locks of later
+/// ranks.
 ///
-/// Defines an `enum` of the ranks, which [`Mutex::ranked`](crate::Mutex::ranked) accepts. The check does not
-/// compare ranks of different lists. The users of several crates must order the crates' locks.
+/// Defines an `enum` of the ranks, which [`Mutex::ranked`](crate::Mutex::ranked) accepts. The check does not compare
+/// ranks of different lists. The users of several crates must order the crates' locks.
 ///
 /// * `ALL` has the ranks in order.
-/// * In debug and checker builds, `assert_unlocked()` panics if the calling thread holds a lock of the list.
-///   Call `assert_unlocked()` before user code.
+/// * In debug and checker builds, `assert_unlocked()` panics if the calling thread holds a lock of the list. Call
+///   `assert_unlocked()` before user code.
 ///
 /// ```
 /// use uslab_sync::{Mutex, ranks};
@@ -60,12 +60,12 @@ macro_rules! ranks {
                 /// All ranks, outermost first.
                 $visibility const ALL: &[Self] = &[$(Self::$rank),+];
 
-                /// Asserts that the calling thread holds no lock of these ranks, in debug and checker builds.
-                /// Locks without a rank, and locks of other lists, do not count.
+                /// Asserts that the calling thread holds no lock of these ranks, in debug and checker builds. Locks
+                /// without a rank, and locks of other lists, do not count.
                 ///
                 /// # Panics
-                /// Panics in debug and checker builds if the calling thread holds such a lock, because user
-                /// code must not run under locks.
+                /// Panics in debug and checker builds if the calling thread holds such a lock, because user code must
+                /// not run under locks.
                 #[inline(always)]
                 #[track_caller]
                 $visibility fn assert_unlocked() {
@@ -142,8 +142,8 @@ struct Entry {
     list: &'static List,
     place: u8,
     count: u32,
-    /// True if the locks are held for a `fork`. Locks of other allocators that are held for the same `fork`
-    /// have a separate order.
+    /// True if the locks are held for a `fork`. Locks of other allocators that are held for the same `fork` have a
+    /// separate order.
     forks: bool,
 }
 
@@ -237,8 +237,7 @@ impl LockRank {
     pub(crate) fn rank(self) -> Option<Rank> {
         self.0
     }
-    /// Checks the order before the thread waits for the lock, so that a wrong order panics instead of
-    /// hanging.
+    /// Checks the order before the thread waits for the lock, so that a wrong order panics instead of hanging.
     #[inline(always)]
     #[track_caller]
     pub(crate) fn ask(self, nesting: Nesting) -> Held {
@@ -250,8 +249,8 @@ impl LockRank {
     #[cfg(any(loom, shuttle, debug_assertions))]
     #[track_caller]
     fn check(self, nesting: Nesting) {
-        // A checker may run other threads while it unwinds a failed thread. Those threads keep their table
-        // entries (see `Held`), and their panics would hide the first panic.
+        // A checker may run other threads while it unwinds a failed thread. Those threads keep their table entries (see
+        // `Held`), and their panics would hide the first panic.
         let innermost = |list| HELD.with(|table| table.innermost(list, nesting)).filter(|_| !abandoned());
         let Some(rank) = self.0 else {
             if let Some(held) = innermost(None) {
@@ -416,8 +415,7 @@ mod tests {
         assert!(lock.try_lock().is_some());
     }
 
-    /// Regression: two allocators held locks for one `fork`, the check compared these locks, and the program
-    /// aborted.
+    /// Regression: two allocators held locks for one `fork`, the check compared these locks, and the program aborted.
     #[test]
     fn locks_of_different_forks_are_not_ordered() {
         let zone = ForkMutex::new(Rank::Zone, ());

@@ -1,9 +1,9 @@
 //! Replays a failed execution, to record its counterexample trace and to run the execution alone.
 //!
-//! loom is deterministic: the n-th execution of a script is the same in every run. A model that failed in its
-//! n-th execution runs again up to that execution. Before each n-th execution, loom writes the path of the
-//! execution to a file, the *checkpoint*. Only the failed execution is recorded. `REPLAY=file` starts loom
-//! with the path in the file, so that the failed execution runs first.
+//! loom is deterministic: the n-th execution of a script is the same in every run. A model that failed in its n-th
+//! execution runs again up to that execution. Before each n-th execution, loom writes the path of the execution to a
+//! file, the *checkpoint*. Only the failed execution is recorded. `REPLAY=file` starts loom with the path in the file,
+//! so that the failed execution runs first.
 //!
 //! A path also lets loom stop and continue an exploration. `split` uses paths to explore a model in parts.
 
@@ -92,8 +92,7 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'st
         self.file().with_extension(format!("{process}-{call}.path"))
     }
 
-    /// Runs every execution of the script. Returns the number of executions that ran, or the failed
-    /// execution.
+    /// Runs every execution of the script. Returns the number of executions that ran, or the failed execution.
     ///
     /// # Panics
     /// Panics if the time limit ends the run early.
@@ -119,8 +118,8 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'st
         outcome.map(|()| count).map_err(|panic| Failure { from: None, n: count, panic })
     }
 
-    /// Runs at most `most` executions, beginning with path `from`. Returns the number of executions that ran,
-    /// and the path of the next execution if one remains.
+    /// Runs at most `most` executions, beginning with path `from`. Returns the number of executions that ran, and the
+    /// path of the next execution if one remains.
     pub(crate) fn explore_from(
         &self,
         from: Option<String>,
@@ -146,8 +145,8 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'st
             builder.checkpoint_file = Some(path.clone());
             builder.check(move || {
                 if counted.fetch_add(1, Relaxed) == 0 {
-                    // loom has already read the starting path. A checkpoint file that exists after the run
-                    // was written by loom.
+                    // loom has already read the starting path. A checkpoint file that exists after the run was written
+                    // by loom.
                     _ = std::fs::remove_file(&read);
                 }
                 begins();
@@ -184,8 +183,8 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'st
         }
     }
 
-    /// Runs up to the failed execution, keeps the execution's path and prints its trace. Returns `true` if
-    /// the execution failed again.
+    /// Runs up to the failed execution, keeps the execution's path and prints its trace. Returns `true` if the
+    /// execution failed again.
     pub(crate) fn story(&self, failure: &Failure) -> bool {
         // Another process may print a trace of the same model.
         let own = self.own_file();
@@ -210,8 +209,8 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'st
         println!("{}: the execution that failed passes now", self.model);
     }
 
-    /// Runs up to the `n`-th execution from the path in `file`, if the file exists, and prints that
-    /// execution's trace. Returns `true` if the execution failed.
+    /// Runs up to the `n`-th execution from the path in `file`, if the file exists, and prints that execution's trace.
+    /// Returns `true` if the execution failed.
     fn listen(&self, n: u64, file: PathBuf) -> bool {
         let (f, script, bug, asked) = (self.f.clone(), self.script.clone(), planted_now(), Asked::now());
         let mut builder = builder(self.bound);
@@ -247,8 +246,8 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'st
         let told = format!("STORY {title} | execution {n}\n{story}       fails: {end}\n");
         if asked.all() {
             use std::io::Write;
-            // Writes to stdout directly: the test of a planted bug passes, and libtest hides the output of
-            // passing tests.
+            // Writes to stdout directly: the test of a planted bug passes, and libtest hides the output of passing
+            // tests.
             let written = std::io::stdout().lock().write_all(told.as_bytes());
             assert!(written.is_ok(), "STORY: cannot write: {written:?}");
         } else {

@@ -87,8 +87,8 @@ mod models {
         assert_eq!(seen.lock().unwrap().iter().copied().collect::<Vec<_>>(), [7, 8]);
     }
 
-    /// One scenario has some thousand executions, and each shard gets several parts. The other scenario has
-    /// some hundred executions.
+    /// One scenario has some thousand executions, and each shard gets several parts. The other scenario has some
+    /// hundred executions.
     #[test]
     fn shards_together_run_all_executions() {
         for scenario in ["an_observer_that_drops_itself", "two_observers_of_one_place"] {

@@ -1,9 +1,8 @@
 //! Runs scenarios under many random and many PCT schedules.
 //!
-//! A scenario is too large for an exhaustive model: three or four threads, and tens of operations. PCT
-//! (Burckhardt et al., ASPLOS 2010) finds a bug that needs [`DEPTH`] ordered steps with a known probability.
-//! Random schedules find other bugs, without such a guarantee. Random and PCT schedules use fixed seeds, so
-//! that a failure repeats.
+//! A scenario is too large for an exhaustive model: three or four threads, and tens of operations. PCT (Burckhardt et
+//! al., ASPLOS 2010) finds a bug that needs [`DEPTH`] ordered steps with a known probability. Random schedules find
+//! other bugs, without such a guarantee. Random and PCT schedules use fixed seeds, so that a failure repeats.
 //!
 //! [`once`] runs the schedule of one seed. A simulation can derive its input from the same seed.
 
@@ -27,8 +26,8 @@ const DEPTH: usize = 3;
 const SEED: u64 = 1;
 /// Number of schedules per seed and kind. A shard runs all schedules of its seeds.
 const OF_SEED: usize = 50;
-/// Number of seeds in the search for a planted bug. A planted bug can fail in several ways, and the code
-/// decides which failure a schedule meets first.
+/// Number of seeds in the search for a planted bug. A planted bug can fail in several ways, and the code decides which
+/// failure a schedule meets first.
 const SEEDS: u64 = 20;
 /// Stack size of a model thread, in bytes.
 const STACK: usize = 256 << 10;
@@ -80,8 +79,8 @@ pub fn once(seed: u64, steps: usize, f: impl Fn() + Send + Sync + 'static) -> Re
     outcome.map(drop).map_err(|panic| text(&*panic).to_owned() + &place())
 }
 
-/// Makes the calling thread the only running thread, as in the child of a `fork`. The execution fails if this
-/// thread waits for another thread. The calling thread must finish with [`end`].
+/// Makes the calling thread the only running thread, as in the child of a `fork`. The execution fails if this thread
+/// waits for another thread. The calling thread must finish with [`end`].
 pub fn alone() {
     ALONE.set(Some(shuttle::current::me()));
 }
@@ -116,8 +115,8 @@ struct Named {
 enum Kind {
     /// Continues the current thread. With probability 1 in `n`, any other thread runs.
     Sticky(u64),
-    /// PCT for an execution of unknown length: the thread with the highest priority runs. With probability 1
-    /// in `n`, that thread gets the lowest priority.
+    /// PCT for an execution of unknown length: the thread with the highest priority runs. With probability 1 in `n`,
+    /// that thread gets the lowest priority.
     Priorities(u64, Vec<u64>),
 }
 
@@ -177,8 +176,7 @@ impl Scheduler for Named {
     }
 }
 
-/// SplitMix64 random number generator (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number
-/// Generators", 2014).
+/// SplitMix64 random number generator (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators", 2014).
 #[derive(Clone, Debug)]
 pub struct Rng(u64);
 
@@ -223,8 +221,8 @@ pub fn choose(n: usize) -> usize {
     shuttle::rand::thread_rng().gen_range(0..n)
 }
 
-/// Runs the scenario `f` under `runs` random schedules and `runs` PCT schedules. `name` begins with the
-/// properties that the scenario checks.
+/// Runs the scenario `f` under `runs` random schedules and `runs` PCT schedules. `name` begins with the properties that
+/// the scenario checks.
 ///
 /// `schedules` prints one line `SCHEDULES name | threads | random | pct | depth | time`.
 ///
@@ -262,9 +260,9 @@ fn explore_share(name: &str, runs: usize, f: impl Fn() + Send + Sync + 'static, 
     );
 }
 
-/// Plants `bug` in the code and asserts that the scenario fails with a message that contains `expected`. The
-/// search runs at most `runs` schedules of each kind and seed. `property` names the property that the bug
-/// breaks, for the printed row.
+/// Plants `bug` in the code and asserts that the scenario fails with a message that contains `expected`. The search
+/// runs at most `runs` schedules of each kind and seed. `property` names the property that the bug breaks, for the
+/// printed row.
 ///
 /// # Panics
 /// Panics if the scenario passes with the bug, or fails only for other reasons.
@@ -307,8 +305,8 @@ impl Schedules {
     /// Maximum number of schedules of each kind and seed in the search for a planted bug.
     const OF_BUGS: usize = 5000;
 
-    /// Runs the scenario, or the shard of the scenario that `SHARD` selects: see [`schedules`].
-    /// `SCHEDULES=10` in the environment multiplies the number of schedules by ten.
+    /// Runs the scenario, or the shard of the scenario that `SHARD` selects: see [`schedules`]. `SCHEDULES=10` in the
+    /// environment multiplies the number of schedules by ten.
     ///
     /// # Panics
     /// Panics like [`schedules`], and if `SCHEDULES` is not a number.

@@ -1,8 +1,8 @@
 //! Shards of numbered work that several machines divide, and files with the results of shards.
 //!
-//! `3/200` is shard 3 of 200, counted from 0. A job engine may assign the shard: see [`Shard::of_engine`]. A
-//! shard writes its result rows to a file that carries the shard's name ([`Share`]). [`Share::join`] reads
-//! the files of all shards. It reports a shard that is missing or comes from another build.
+//! `3/200` is shard 3 of 200, counted from 0. A job engine may assign the shard: see [`Shard::of_engine`]. A shard
+//! writes its result rows to a file that carries the shard's name ([`Share`]). [`Share::join`] reads the files of all
+//! shards. It reports a shard that is missing or comes from another build.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -38,14 +38,14 @@ impl Shard {
         self.count
     }
 
-    /// Returns this shard's range of the items `0..total`. Adjacent items often share setup. Shard sizes
-    /// differ by at most one item.
+    /// Returns this shard's range of the items `0..total`. Adjacent items often share setup. Shard sizes differ by at
+    /// most one item.
     pub fn items(self, total: u64) -> Range<u64> {
         let at = |index: u64| (u128::from(total) * u128::from(index) / u128::from(self.count)) as u64;
         at(self.index)..at(self.index + 1)
     }
-    /// Returns `true` if this shard contains `item`. A shard contains every `count`-th item. Use `has` for
-    /// work of unknown length.
+    /// Returns `true` if this shard contains `item`. A shard contains every `count`-th item. Use `has` for work of
+    /// unknown length.
     pub fn has(self, item: u64) -> bool {
         item % self.count == self.index
     }
@@ -60,8 +60,8 @@ impl Shard {
         name.bytes().fold(0xcbf2_9ce4_8422_2325, hash) >> 8
     }
 
-    /// Returns the given shard, or else the job engine's shard: see [`of_engine`](Self::of_engine). `None`
-    /// means all work.
+    /// Returns the given shard, or else the job engine's shard: see [`of_engine`](Self::of_engine). `None` means all
+    /// work.
     ///
     /// # Errors
     /// Returns an error if the job engine's variables are invalid.
@@ -72,9 +72,9 @@ impl Shard {
         }
     }
 
-    /// Returns the shard that a job engine assigns. The engine is Slurm (`SLURM_ARRAY_TASK_ID`, `_COUNT`,
-    /// `_MIN`, `_STEP`) or a Kubernetes Indexed Job (`JOB_COMPLETION_INDEX`, and `JOB_COMPLETIONS` or
-    /// `shards`). Returns `None` without a job engine.
+    /// Returns the shard that a job engine assigns. The engine is Slurm (`SLURM_ARRAY_TASK_ID`, `_COUNT`, `_MIN`,
+    /// `_STEP`) or a Kubernetes Indexed Job (`JOB_COMPLETION_INDEX`, and `JOB_COMPLETIONS` or `shards`). Returns `None`
+    /// without a job engine.
     ///
     /// # Errors
     /// Returns an error if a variable is missing or not a number, or if the job array has gaps.
@@ -251,11 +251,11 @@ impl Share {
     }
 }
 
-/// Joins the rows of all shards of models and schedules into the rows of a single run. Executions and
-/// schedules are added up.
+/// Joins the rows of all shards of models and schedules into the rows of a single run. Executions and schedules are
+/// added up.
 ///
-/// Some callers need all executions, and their row appears in every shard. The joined output has such a row
-/// once. A row may have a prefix with the name of its crate, as in `uslab-buddy | MODEL B1: ...`.
+/// Some callers need all executions, and their row appears in every shard. The joined output has such a row once. A row
+/// may have a prefix with the name of its crate, as in `uslab-buddy | MODEL B1: ...`.
 ///
 /// # Errors
 /// Returns an error if no shard ran a part, if parts of one name differ, or if a model is below its floor.

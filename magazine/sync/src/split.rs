@@ -1,24 +1,24 @@
-//! Splits a model into parts that can run on different machines. The parts together run each execution of the
-//! whole model exactly once.
+//! Splits a model into parts that can run on different machines. The parts together run each execution of the whole
+//! model exactly once.
 //!
-//! loom explores a tree of executions. An execution is a *path* of choices: which thread runs next, and which
-//! value a load reads. loom's search (DPOR) is depth-first. An execution may show that another choice at an
-//! earlier place matters. The execution *requests* that choice. Therefore the tree is not known before the
-//! search. The subtree below a place depends only on the choices above the place.
+//! loom explores a tree of executions. An execution is a *path* of choices: which thread runs next, and which value a
+//! load reads. loom's search (DPOR) is depth-first. An execution may show that another choice at an earlier place
+//! matters. The execution *requests* that choice. Therefore the tree is not known before the search. The subtree below
+//! a place depends only on the choices above the place.
 //!
-//! **The parts.** A part is the subtree below a sequence of first choices. Initially the whole tree is the
-//! only part. The first execution of a part shows the requested choices, and from their number follows a size
-//! estimate. While there are too few parts, the largest part is split at its first place with several
-//! requested choices. Each requested choice becomes a part. All shards compute the same parts. Each of `n`
-//! shards then runs every `n`-th part, larger parts first.
+//! **The parts.** A part is the subtree below a sequence of first choices. Initially the whole tree is the only part.
+//! The first execution of a part shows the requested choices, and from their number follows a size estimate. While
+//! there are too few parts, the largest part is split at its first place with several requested choices. Each requested
+//! choice becomes a part. All shards compute the same parts. Each of `n` shards then runs every `n`-th part, larger
+//! parts first.
 //!
-//! **One part alone.** loom continues from a path that consists of the part's first choices. Choices on that
-//! path that belong to other parts are marked as visited, so that the search skips them.
+//! **One part alone.** loom continues from a path that consists of the part's first choices. Choices on that path that
+//! belong to other parts are marked as visited, so that the search skips them.
 //!
-//! **Late requests.** An execution inside a part may request a choice above the part that belongs to no part
-//! yet. The shard that notices the request runs the choice as a new part without a number. Several shards may
-//! notice one request. Each shard reports the part's name, so the join counts the part once. Thus the parts
-//! together run exactly the executions of the whole model, and the counts add up.
+//! **Late requests.** An execution inside a part may request a choice above the part that belongs to no part yet. The
+//! shard that notices the request runs the choice as a new part without a number. Several shards may notice one
+//! request. Each shard reports the part's name, so the join counts the part once. Thus the parts together run exactly
+//! the executions of the whole model, and the counts add up.
 
 use crate::check::LIMIT;
 use crate::replay::{Failure, Run};
@@ -28,8 +28,8 @@ use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
-/// Number of executions between two checks for the end of a part. The number is small, because the last
-/// executions run twice.
+/// Number of executions between two checks for the end of a part. The number is small, because the last executions run
+/// twice.
 const LEAST_BETWEEN: u64 = 16;
 const MOST_BETWEEN: u64 = 512;
 
@@ -42,8 +42,8 @@ type Choices = Vec<u8>;
 /// A part that a shard ran.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Part {
-    /// Index of the part among the parts that all shards know, and the number of these parts. `None` for a
-    /// late request.
+    /// Index of the part among the parts that all shards know, and the number of these parts. `None` for a late
+    /// request.
     pub(crate) number: Option<[usize; 2]>,
     pub(crate) name: String,
     pub(crate) executions: u64,
@@ -223,8 +223,8 @@ impl Tree {
         new
     }
 
-    /// Estimates the number of executions of a part after its first execution. `path` is the next path. Each
-    /// remaining pre-emption may come at each place that has another choice.
+    /// Estimates the number of executions of a part after its first execution. `path` is the next path. Each remaining
+    /// pre-emption may come at each place that has another choice.
     fn size(part: &[u8], path: &Value) -> f64 {
         let entries = entries(path);
         let others: usize = entries[part.len()..].iter().map(|entry| asked(entry).len() - 1).sum();
@@ -238,8 +238,8 @@ impl Tree {
 }
 
 impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'static> Run<S, F> {
-    /// Runs the parts of this shard, with about `wanted` parts in all shards. Only one shard runs a model
-    /// that is not split.
+    /// Runs the parts of this shard, with about `wanted` parts in all shards. Only one shard runs a model that is not
+    /// split.
     ///
     /// # Panics
     /// Panics if the time limit ends the run early.
@@ -280,8 +280,7 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'st
         let mut parts: Vec<_> = std::mem::take(&mut tree.parts).into_iter().collect();
         parts.sort_by(|(_, a), (_, b)| b.size.total_cmp(&a.size));
         let mut done = vec![];
-        // The name of the model selects the first shard, so that no shard gets the largest part of every
-        // model.
+        // The name of the model selects the first shard, so that no shard gets the largest part of every model.
         let first = Shard::number(&self.model);
         let ours = |(number, _): &(usize, _)| shard.has(first + *number as u64);
         for (number, (part, _)) in parts.iter().enumerate().filter(ours) {
@@ -321,8 +320,8 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'st
                     (executions, from) = (executions + ran, Some(next));
                     stretch = (stretch * 2).min(MOST_BETWEEN);
                 }
-                // The part ended, or loom continued with a late request. Runs the last executions again
-                // without requests above the part, so that loom stops at the part's end.
+                // The part ended, or loom continued with a late request. Runs the last executions again without
+                // requests above the part, so that loom stops at the part's end.
                 next => {
                     let closed = from.as_ref().map(|from| closed(self.parsed(from), part).to_string());
                     let own = self.explore_from(closed, u64::MAX >> 1)?.0;

@@ -68,8 +68,8 @@ impl<T> Mutex<T> {
     pub fn lock(&self) -> MutexGuard<'_, T> {
         self.wait(Nesting::None)
     }
-    /// Waits for the lock, like [`lock`](Self::lock). The thread may hold other locks of the same rank. A
-    /// comment at the call must explain why no two threads take such locks in different orders.
+    /// Waits for the lock, like [`lock`](Self::lock). The thread may hold other locks of the same rank. A comment at
+    /// the call must explain why no two threads take such locks in different orders.
     ///
     /// # Panics
     /// Panics like [`lock`](Self::lock).

@@ -1,12 +1,12 @@
 //! The counterexample trace of a failed execution: a list of steps, as text and as JSON.
 //!
 //! A call of [`tell!`](crate::tell) follows each step that matters. `tell!` records the thread, the thread's
-//! [role](roles), the action, and the changed state. Recording *peeks* at the state without a step of the
-//! model, and thus does not change the schedule. Steps are recorded only during a replay (see `replay`).
+//! [role](roles), the action, and the changed state. Recording *peeks* at the state without a step of the model, and
+//! thus does not change the schedule. Steps are recorded only during a replay (see `replay`).
 //!
-//! Acquiring and releasing a lock are steps of the trace. The trace numbers locks in the order of first use,
-//! and shows each lock's rank. The end of the trace lists the threads that still wait for a lock. Each access
-//! of an atomic is a step, with the value that was read or written. `STORY=told` omits these steps.
+//! Acquiring and releasing a lock are steps of the trace. The trace numbers locks in the order of first use, and shows
+//! each lock's rank. The end of the trace lists the threads that still wait for a lock. Each access of an atomic is a
+//! step, with the value that was read or written. `STORY=told` omits these steps.
 
 use crate::rank::Rank;
 use core::panic::Location;
@@ -68,8 +68,8 @@ std::thread_local! {
     static ROLES: Cell<Option<fn() -> String>> = const { Cell::new(None) };
 }
 
-/// Sets the function that returns a thread's role (such as a CPU) for the traces of this OS thread. The trace
-/// calls the function at each step of the running thread. The function takes no step of the model.
+/// Sets the function that returns a thread's role (such as a CPU) for the traces of this OS thread. The trace calls the
+/// function at each step of the running thread. The function takes no step of the model.
 pub fn roles(of: fn() -> String) {
     ROLES.set(Some(of));
 }
@@ -177,8 +177,8 @@ impl Atomic {
     pub(crate) fn new() -> Self {
         Self { id: crate::unique(), made: Location::caller() }
     }
-    /// Records that the running thread accessed this atomic. `did` describes the access, and `wrote` is the
-    /// written value. The call must directly follow the access.
+    /// Records that the running thread accessed this atomic. `did` describes the access, and `wrote` is the written
+    /// value. The call must directly follow the access.
     #[track_caller]
     pub(crate) fn tell(self, wrote: Option<impl Shown>, did: impl FnOnce(&str) -> String) {
         if !(listens() && ACCESSES.get()) {
@@ -268,8 +268,7 @@ impl Drop for Taken {
 }
 
 impl Story {
-    /// Returns the trace as JSON for the simulator's `uslab story`. The caller supplies the title and the
-    /// end.
+    /// Returns the trace as JSON for the simulator's `uslab story`. The caller supplies the title and the end.
     pub(crate) fn json(&self, title: &str, end: &str) -> Value {
         let change =
             |c: &Change| json!({ "thing": c.thing, "part": c.part, "before": c.before, "after": c.after });

@@ -1,5 +1,5 @@
-//! `std`'s atomics under all builds, also under a checker. In checker builds, these atomics are for `static`s
-//! that outlive an execution. No checker tracks them.
+//! `std`'s atomics under all builds, also under a checker. In checker builds, these atomics are for `static`s that
+//! outlive an execution. No checker tracks them.
 
 use crate::Ordering;
 use std::sync::atomic as a;

@@ -1,9 +1,8 @@
 //! Enumerates the outcomes that RC11 allows.
 //!
-//! The model is RC11 of "Repairing Sequential Consistency in C/C++11" (Lahav, Vafeiadis, Kang, Hur, Dreyer;
-//! PLDI 2017). Relations have the paper's names. A candidate execution is a run of each thread with guessed
-//! read values, a write for each read (`rf`), and an order of the writes of each location (`mo`). A candidate
-//! execution is consistent if
+//! The model is RC11 of "Repairing Sequential Consistency in C/C++11" (Lahav, Vafeiadis, Kang, Hur, Dreyer; PLDI 2017).
+//! Relations have the paper's names. A candidate execution is a run of each thread with guessed read values, a write
+//! for each read (`rf`), and an order of the writes of each location (`mo`). A candidate execution is consistent if
 //!
 //! - coherence: `hb; eco?` is irreflexive,
 //! - atomicity: `rmw` and `rb; mo` have nothing in common,
@@ -16,11 +15,10 @@ use std::collections::BTreeSet;
 /// RC11, or a variant with a changed axiom that explains a difference.
 #[derive(Clone, Copy, Debug)]
 pub struct Model {
-    /// True if a release sequence continues through later stores of its thread, as in C++11 and the paper.
-    /// C++20 has dropped this rule (P0982).
+    /// True if a release sequence continues through later stores of its thread, as in C++11 and the paper. C++20 has
+    /// dropped this rule (P0982).
     pub own_stores_continue: bool,
-    /// True if SC accesses (not fences) are sequentially consistent. Otherwise SC accesses only acquire and
-    /// release.
+    /// True if SC accesses (not fences) are sequentially consistent. Otherwise SC accesses only acquire and release.
     pub sc_accesses: bool,
     /// True if the coherence axiom of the module documentation applies.
     pub coherence: bool,

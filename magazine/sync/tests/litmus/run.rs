@@ -76,8 +76,7 @@ macro_rules! memory {
                 }
             }
             fn get(place: &Self::Plain) -> u64 {
-                // SAFETY: loom reports a read that races with `set`, and the value of such a read is not
-                // used.
+                // SAFETY: loom reports a read that races with `set`, and the value of such a read is not used.
                 place.with(|value| unsafe { *value })
             }
             fn set(place: &Self::Plain, value: u64) {
