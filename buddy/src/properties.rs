@@ -1,4 +1,4 @@
-//! Compares the allocator with its [shadow](crate::shadow): any mix of orders, types, zones, nodes, splits,
+//! Compares the allocator with its [shadow model](crate::shadow), under any mix of orders, types, zones, nodes, splits,
 //! bulk allocations, CPU moves, draining and refusals.
 //!
 //! `PROPTEST_CASES` sets the number of cases.
@@ -40,7 +40,7 @@ fn op() -> impl Strategy<Value = Op> {
 fn ops() -> impl Strategy<Value = Vec<Op>> {
     let refuse = (0..6_u8, 0..9_u8, proptest::option::of(1..4_u8))
         .prop_map(|(point, nth, times)| Op::Refuse { point, nth, times });
-    // Half of the cases have no refusals: then the shadow knows which allocations must succeed.
+    // Half of the cases have no refusals, so that the shadow model knows which allocations must succeed.
     prop_oneof![
         prop::collection::vec(op(), 1..60),
         prop::collection::vec(prop_oneof![20 => op(), 1 => refuse, 1 => Just(Op::Grant)], 1..60),
@@ -73,7 +73,7 @@ fn config() -> impl Strategy<Value = PageConfig> {
                 min_free_kib,
                 per_cpu_pages,
                 keep_free,
-                // System calls are slow, so only some cases use the system.
+                // Only some cases use the system, because system calls are slow.
                 backend: if backend == 0 { Backend::Os } else { Backend::Heap },
                 ..PageConfig::with_nodes(Cpus::simulated(cpus, cpu_nodes).unwrap(), nodes)
             }
@@ -98,7 +98,7 @@ proptest! {
     }
 }
 
-/// Cases that the fuzzer kept.
+/// Replays the cases that the fuzzer kept.
 #[test]
 fn the_fuzzers_corpus_agrees_with_the_shadow() {
     let files =
