@@ -10,7 +10,7 @@
 //!
 //! * **Migrate types.** Pages that can be moved or dropped share pageblocks, apart from unmovable pages. A request
 //!   tries these sources in order:
-//!   1. free blocks of its own type, smallest sufficient block first;
+//!   1. free blocks of the requested type, smallest sufficient block first;
 //!   2. reserved memory that was never committed, or was decommitted, and has no type yet;
 //!   3. *claim*: takes over the whole pageblock of a free block of a fallback type, largest block first. A block of at
 //!      least a pageblock is always claimed. A smaller block is claimed if half of its pageblock is free or compatible;
