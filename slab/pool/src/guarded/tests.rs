@@ -1,4 +1,4 @@
-//! Each error is made on purpose, and detected with the right name.
+//! Tests that make each error on purpose, and check that it is detected with the right name.
 
 use super::super::area::HeapArea;
 use super::*;
@@ -9,9 +9,9 @@ fn pool(objects: usize) -> GuardedPool<HeapArea> {
     GuardedPool::new(HeapArea::new(objects * 44, 64).unwrap(), OBJECT).unwrap()
 }
 
-/// Writes a byte outside the object at `at`.
+/// Writes a byte at `offset` from the object at `at`.
 fn poke(at: NonNull<u8>, offset: isize) {
-    // SAFETY: the tests stay within the pool's memory, which is theirs.
+    // SAFETY: the tests stay within the pool's memory, which belongs to them.
     unsafe { at.offset(offset).write(0x11) };
 }
 
@@ -38,11 +38,11 @@ fn guards_in_front_and_behind_are_found_broken_by_the_look_at_one_and_at_all() {
 fn all_bytes_of_an_object_are_the_users_and_padding_is_behind_the_guard() {
     let mut pool = pool(2);
     let object = pool.alloc().unwrap();
-    // SAFETY: the 30 bytes are the test's.
+    // SAFETY: the 30 bytes belong to the test.
     unsafe { object.write_bytes(0xFF, 30) };
-    // 8 + 30 + 4 bytes are rounded up to 44: two are padding.
+    // 8 + 30 + 4 bytes are rounded up to 44, so two bytes are padding.
     poke(object, 34);
-    // SAFETY: allocated above, not used any more.
+    // SAFETY: the object was allocated above and is no longer used.
     assert_eq!(unsafe { pool.free(object) }, Ok(()));
 }
 
@@ -51,7 +51,7 @@ fn wrong_frees_have_names() {
     let mut pool = pool(2);
     let object = pool.alloc().unwrap();
     let address = object.addr().get();
-    // SAFETY: the objects are not used; invalid frees are refused.
+    // SAFETY: the objects are not used, and invalid frees are refused.
     unsafe {
         let inside = object.add(1);
         assert_eq!(pool.free(inside), Err(BadFree::Interior { address: address + 1, slot: 0 }));
@@ -72,7 +72,7 @@ fn a_write_to_a_free_object_is_found_before_it_is_handed_out_again() {
     {
         let mut pool = pool(3);
         let [a, b] = [pool.alloc().unwrap(), pool.alloc().unwrap()];
-        // SAFETY: allocated above, freed once.
+        // SAFETY: the object was allocated above and is freed once.
         unsafe {
             pool.free(b).unwrap();
             pool.free(a).unwrap();
@@ -81,7 +81,7 @@ fn a_write_to_a_free_object_is_found_before_it_is_handed_out_again() {
         poke(a, offset);
         let found = pool.check_all().next().unwrap();
         assert_eq!((found.address, found.side), (a.addr().get(), side), "{offset}");
-        // Offset -8 is the link: the pool does not follow it.
+        // Offset -8 is the link, which the pool does not follow.
         assert_eq!(pool.alloc(), Err(Refused::Corrupt(found)));
         assert_eq!(pool.alloc(), Err(Refused::Corrupt(found)), "and stays with that");
     }
@@ -91,7 +91,8 @@ fn a_write_to_a_free_object_is_found_before_it_is_handed_out_again() {
 fn a_free_object_is_filled_and_says_nothing_of_what_it_was() {
     let mut pool = pool(1);
     let object = pool.alloc().unwrap();
-    // SAFETY: the test's object; then free, and read as memory of the pool's area, which the test has.
+    // SAFETY: the object belongs to the test. After its free, the bytes are read as memory of the pool's area, which
+    // the test owns.
     unsafe {
         object.write_bytes(0x77, 30);
         pool.free(object).unwrap();
@@ -104,7 +105,7 @@ fn leaks_are_reported_with_file_and_line() {
     let mut pool = pool(4);
     let (first, line) = (pool.alloc().unwrap(), line!());
     let rest: Vec<_> = (0..2).map(|_| pool.alloc().unwrap()).collect();
-    // SAFETY: allocated above.
+    // SAFETY: the object was allocated above.
     unsafe { pool.free(rest[0]) }.unwrap();
     let leaks: Vec<_> = pool.leaks().collect();
     let lines: Vec<_> = leaks.iter().map(|leak| (leak.slot, leak.site.unwrap().line())).collect();
@@ -115,10 +116,10 @@ fn leaks_are_reported_with_file_and_line() {
         "{says}"
     );
     let mut pool = pool.destroy().unwrap_err();
-    // The four bytes of a site are destroyed, which is reported.
+    // The test destroys the four bytes of a source location, which is reported.
     (0..4).for_each(|byte| poke(first, byte - 8));
     assert_eq!(pool.leaks().next().unwrap().site, None);
-    // SAFETY: allocated above.
+    // SAFETY: the object was allocated above.
     unsafe { pool.free(rest[1]) }.unwrap();
     assert_eq!(pool.leaks().count(), 1);
 }
