@@ -54,9 +54,7 @@ pub(crate) struct Counts {
     pub(crate) below_low: Counter,
     /// Number of allocations that flushed the per-CPU pages.
     pub(crate) drains: Counter,
-    /// Number of failed allocations.
     pub(crate) failures: Counter,
-    /// Number of invalid frees.
     pub(crate) corruptions: Counter,
     /// Number of forks with other threads running, since the allocator was created. A child continues its parent's
     /// count.

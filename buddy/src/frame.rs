@@ -87,11 +87,9 @@ impl State {
     pub const fn is_compound(self) -> bool {
         self.0 >> 8 & 1 == 1
     }
-    /// Returns the state with another order.
     pub(crate) const fn of_order(self, order: Order) -> Self {
         Self(self.0 & !(0b1111 << 2) | (order.get() as u32) << 2)
     }
-    /// Returns the state with another migrate type.
     pub(crate) const fn of_type(self, mobility: MigrateType) -> Self {
         Self(self.0 & !(0b11 << 6) | (mobility as u32) << 6)
     }
@@ -301,7 +299,6 @@ impl Frame {
     pub(crate) fn page_take(&self) {
         self.life.set(true);
     }
-    /// Records that the page is freed.
     #[inline(always)]
     pub(crate) fn page_give(&self) {
         self.life.set(false);

@@ -34,11 +34,9 @@ impl FreeArea {
         &mut lists[state.migrate_type() as usize]
     }
 
-    /// Number of blocks of all types.
     pub(crate) fn len(&self) -> u32 {
         MigrateType::ALL.into_iter().map(|mobility| self.len_of(mobility)).sum()
     }
-    /// Number of blocks of one type.
     pub(crate) fn len_of(&self, mobility: MigrateType) -> u32 {
         self.backed[mobility as usize].len() + self.discarded[mobility as usize].len()
     }

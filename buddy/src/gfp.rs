@@ -60,7 +60,6 @@ impl Gfp {
     /// Requests a plain allocation that may wait.
     pub const KERNEL: Self = Self::empty();
 
-    /// Returns the migrate type that the flags select.
     #[inline]
     pub(crate) const fn migrate_type(self) -> MigrateType {
         if self.contains(Self::RECLAIMABLE) {
@@ -71,7 +70,6 @@ impl Gfp {
             MigrateType::Unmovable
         }
     }
-    /// Returns the highest zone that the flags allow.
     #[inline]
     pub(crate) const fn highest_zone(self) -> ZoneKind {
         if self.contains(Self::DMA) {

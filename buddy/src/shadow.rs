@@ -24,7 +24,6 @@ pub(crate) enum Op {
         node: Option<u32>,
     },
     Free(u16),
-    /// Splits a block by the given number of orders.
     Split(u16, u8),
     Bulk {
         #[arbitrary(with = gfp)]

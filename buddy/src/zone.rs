@@ -98,7 +98,6 @@ pub(crate) struct ZoneShared {
 }
 
 impl ZoneShared {
-    /// Returns the type of unclaimed pageblocks.
     fn unclaimed(&self) -> MigrateType {
         if self.mobility { MigrateType::Movable } else { MigrateType::Unmovable }
     }
@@ -210,7 +209,6 @@ pub(crate) struct Zone {
     pub(crate) kind: ZoneKind,
     /// The first page, a multiple of the maximal block.
     pub(crate) start: Pfn,
-    /// Number of pages in the zone.
     pub(crate) managed: u32,
     pub(crate) marks: Watermarks,
     /// The lowmem reserve, by the highest zone that the request could use.
@@ -334,7 +332,6 @@ impl Fresh {
     fn len(&self) -> u32 {
         self.returned.len() as u32 + self.never.len() as u32
     }
-    /// Returns the block to commit next.
     fn next(&self) -> Option<u32> {
         self.returned.last().copied().or_else(|| self.never.clone().next())
     }
@@ -1075,7 +1072,6 @@ impl Zone {
         let tail = (self.tail_start(shared), self.tail_pages(shared));
         whole.chain(inner.tail_committed.then_some(tail))
     }
-    /// Number of whole maximal blocks in the zone.
     pub(crate) fn whole_blocks(&self, shared: &ZoneShared) -> u32 {
         self.managed / shared.max_order.pages()
     }

@@ -79,7 +79,6 @@ struct Code {
     /// `None` between two owners of the class number.
     layer: Mutex<Option<Arc<Layer<TestRound>>>>,
     supplier: Rounds,
-    /// Number of rounds of each owner of the class number.
     rounds: usize,
     held: Vec<Mutex<Vec<usize>>>,
 }

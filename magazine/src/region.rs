@@ -51,7 +51,6 @@ const LIMITED: u32 = 0xffff;
 const MOVING: u64 = 1;
 /// Increment of the operation count in the `served` word, above the flag.
 const SERVED: u64 = 2;
-/// Size of a round in bytes.
 pub(crate) const ROUND: usize = size_of::<*mut u8>();
 
 /// Maximum size of a region's address range, in bytes.
@@ -155,7 +154,6 @@ impl Region<'_> {
     }
     // ---- the sections ----
 
-    /// Pops the newest round of the class.
     #[inline(always)]
     pub(crate) fn pop(&self, class: Class, commit: Commit) -> Option<NonNull<u8>> {
         let head = self.head(class);

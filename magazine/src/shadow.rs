@@ -13,7 +13,6 @@ use std::collections::BTreeSet;
 pub(crate) struct TestSupplier {
     pub(crate) free: RefCell<BTreeSet<TestRound>>,
     nodes: u32,
-    /// Number of calls of the supplier.
     calls: Cell<u64>,
 }
 impl TestSupplier {

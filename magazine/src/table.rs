@@ -96,7 +96,6 @@ const STEP: usize = 128 << 10;
 const WORD: usize = size_of::<*mut u8>();
 const LINE: usize = 64;
 
-/// State of a class number.
 #[derive(Debug)]
 struct Number {
     /// Number of usable places on a CPU that opens the stack. 0 if the class is closed permanently, or a drain is

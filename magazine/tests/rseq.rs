@@ -68,7 +68,6 @@ struct Setting {
     yields: u32,
     /// Pause between two drains. `None` disables drains.
     drains: Option<Duration>,
-    /// Number of operations of all threads together.
     operations: usize,
 }
 

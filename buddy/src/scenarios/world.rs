@@ -23,7 +23,6 @@ pub(crate) fn allocator_of(
     zones_of(&[(ZoneKind::Normal, pages)], order, per_cpu_pages, corruption)
 }
 
-/// Creates an allocator with the given zones.
 pub(crate) fn zones_of(
     zones: &[(ZoneKind, u32)],
     order: Order,

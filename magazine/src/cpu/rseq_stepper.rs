@@ -32,7 +32,6 @@ fn stay() -> u32 {
 
 // ---------------------------------------------------------------- breakpoints
 
-/// A breakpoint that triggers once.
 struct Breakpoint<'a> {
     code: Patch,
     meanwhile: &'a dyn Fn(),
@@ -67,7 +66,6 @@ impl Patch {
     }
 }
 
-/// The breakpoint that is currently set.
 static BREAKPOINT: AtomicPtr<Breakpoint<'static>> = AtomicPtr::new(core::ptr::null_mut());
 
 impl<'a> Breakpoint<'a> {
@@ -188,7 +186,6 @@ impl Call {
         caller.behind().write(context);
         true
     }
-    /// Runs the section and returns the registers at its end.
     fn run(mut self) -> Registers {
         let exits = self.exits.map(Patch::new);
         exits.iter().for_each(Patch::trap);
@@ -220,7 +217,6 @@ impl<'s> Copied<'s> {
             Kind::PopBatch => [1, 3].map(|n| Operation::PopBatch(class, n)).to_vec(),
         }
     }
-    /// Runs the operation on the region to which word number `word` points.
     fn run(&self, world: &World, word: i64, operation: Operation) -> Outcome {
         let Operands { area, words, stack, rounds, count, .. } = self.operands;
         let (end, miss) = (self.section.code.end, self.section.miss());

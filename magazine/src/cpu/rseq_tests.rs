@@ -23,7 +23,6 @@ use nix::unistd::{Pid, gettid};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// Number of fences requested from the kernel.
 pub(super) static FENCES: Counter = Counter::new(0);
 
 /// Number of places of the stacks in a [`World`].
@@ -49,7 +48,6 @@ enum Outcome {
 }
 
 impl Operation {
-    /// The rounds of a pushed batch.
     fn batch(n: usize) -> [NonNull<u8>; 4] {
         [200, 201, 202, 203].map(|at| round(10 * n + at))
     }
@@ -93,7 +91,6 @@ impl Operation {
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Look {
     committed: usize,
-    /// Heads, indexed by class.
     heads: [u64; 2],
     caps: [u32; 2],
     limits: [u32; 2],
@@ -134,11 +131,9 @@ impl World {
     fn cpus(&self) -> u32 {
         self.table.cpus().count()
     }
-    /// Start of the region of `cpu`.
     fn base(&self, cpu: u32) -> NonNull<u8> {
         self.homes[cpu as usize]
     }
-    /// Points the word of `cpu` to `to`.
     fn lead(&self, cpu: u32, to: NonNull<u8>) {
         // SAFETY: the table has a word for each CPU, and only this thread uses the world.
         unsafe { self.table.words_of(Words::Always).cast::<NonNull<u8>>().add(cpu as usize).write(to) };

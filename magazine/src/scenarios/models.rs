@@ -30,7 +30,6 @@ impl World {
         let table = table(Cpus::simulated(cpus, 1).unwrap().by(by), 1);
         Self::on(&table, Config::new(capacity, stock, 4), fills, rounds)
     }
-    /// Gives the stack of `cpu` for `node` `cap` places and the given rounds.
     fn stack(&self, cpu: u32, node: usize, cap: u32, rounds: &[usize]) {
         let (table, class) = (&self.layer.table, self.class(node));
         table.open(&Operation::new(), cpu, class, cap);

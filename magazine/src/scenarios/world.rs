@@ -24,7 +24,6 @@ use std::sync::Arc as Shared;
 pub(super) struct TestSupplier {
     pub(super) rounds: Mutex<Vec<usize>>,
     fills: bool,
-    /// The first round of the second node.
     pub(super) second_node: usize,
 }
 impl Supplier<TestRound> for TestSupplier {
@@ -132,7 +131,6 @@ impl World {
     pub(super) fn class(&self, node: usize) -> Class {
         self.layer.nodes[node].class()
     }
-    /// The rounds on the stack of a class on `cpu`.
     fn stack_of(&self, cpu: u32, class: Class) -> Vec<usize> {
         let region = self.layer.table.region(cpu).unwrap();
         let round = |i| region.round(class, i).expect("a place below the length holds a round");
@@ -278,7 +276,6 @@ pub(super) struct DepotWorld {
     limit: usize,
     /// One cell per round, written by the thread that puts the round in.
     written: Vec<UnsafeCell<()>>,
-    /// Number of created blocks.
     made: Counter,
     /// Number of magazines put and taken.
     moved: Counter,

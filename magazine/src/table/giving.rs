@@ -7,7 +7,6 @@ use core::cell::Cell;
 
 /// A drain of this thread.
 pub(super) struct Giving {
-    /// Address of the drained table.
     table: usize,
     number: u64,
     /// One bit for each class that is closed for this drain.

@@ -62,7 +62,6 @@ impl<M: Memory> Table<M> {
             && (STACKS + 1..=REGION).contains(&region)
             && memory.commit(&Operation::new(), 0..front(cpus))
     }
-    /// Points each word to its region.
     pub(super) fn write_words(&self) {
         let empty = self.home(self.cpus.count()).as_ptr();
         let set = SPARE + self.cpus.slots() as usize;
@@ -90,7 +89,6 @@ impl<M: Memory> Table<M> {
         // SAFETY: `new` checked that the memory holds a region for each CPU and the empty region.
         unsafe { self.memory.base().add(self.layout.front + cpu as usize * self.region) }
     }
-    /// Returns the region of a CPU that the table has.
     #[inline]
     pub(super) fn region_at(&self, cpu: u32) -> Region<'_> {
         // SAFETY: the region is in the table's memory, which lives as long as the table, reads as zero, and is aligned.

@@ -354,7 +354,6 @@ struct Parts<'r> {
     numbers: BTreeMap<u64, (u64, BTreeSet<u64>)>,
 }
 
-/// Returns the text after `name` in a row of fields.
 fn field<'r>(row: &'r str, name: &str) -> Option<&'r str> {
     row.split(" | ").find_map(|part| part.strip_prefix(name)?.strip_prefix(' '))
 }

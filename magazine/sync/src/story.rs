@@ -53,7 +53,6 @@ pub(crate) struct Story {
     names: BTreeMap<usize, usize>,
     /// Numbers of the accessed atomics, and the last value written to each atomic.
     atomics: BTreeMap<u64, (usize, Option<String>)>,
-    /// Numbers of the locks, keyed by address.
     locks: BTreeMap<usize, usize>,
     /// The waiting threads, each with the requested lock and the source location.
     waiting: BTreeMap<String, (String, &'static Location<'static>)>,
@@ -167,7 +166,6 @@ shown! { u8 u16 u32 u64 usize i32 i64 isize }
 /// An atomic's identity in the trace.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Atomic {
-    /// Unique number.
     id: u64,
     made: &'static Location<'static>,
 }

@@ -49,7 +49,6 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 trait Subject: Allocator {
     /// Returns `true` if there is room for `layout`. Returns `None` if the free lists do not show it.
     fn room(&self, layout: Layout) -> Option<bool>;
-    /// Returns the sizes of the free blocks, after checking the allocator's whole structure.
     fn look(&self) -> Vec<usize>;
 }
 
@@ -271,7 +270,6 @@ fn layout(size: usize, align: usize) -> Layout {
     Layout::from_size_align(size, align).unwrap()
 }
 
-/// Checks a heap's errors for invalid frees.
 fn wrong_frees(heap: &mut impl Subject) {
     let whole = heap.look();
     let mut other = StackArea::<64>::new();
@@ -414,7 +412,6 @@ fn a_marker_of_a_dropped_stack_does_not_change_its_successor() {
     assert_eq!((unsafe { stack.free(block, layout(8, 8)) }, stack.used()), (Ok(()), 16));
 }
 
-/// A stack refuses a marker of another stack, and frees nothing.
 #[test]
 fn a_marker_of_another_stack_is_refused() {
     let (mut one, mut other) = (StackAlloc::new(odd()).unwrap(), StackAlloc::new(odd()).unwrap());
@@ -447,7 +444,6 @@ fn a_marker_at_a_reused_position_is_refused() {
     assert!(matches!(freed, Err(BadFree::NotOut { .. })));
 }
 
-/// A scope frees its memory even if its function panics.
 #[test]
 fn a_scope_ends_when_its_function_panics() {
     let mut array = StackArea::<256>::new();
@@ -475,7 +471,6 @@ fn a_chunk_smaller_than_requested_is_dropped() {
     arena.reset();
 }
 
-/// An arena does not drop its objects.
 #[test]
 fn an_arena_drops_nothing_and_returns_an_object_that_does_not_fit() {
     use std::rc::Rc;

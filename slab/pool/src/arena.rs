@@ -72,7 +72,7 @@ impl SimpleBounds {
     /// Returns the addresses of the guards.
     ///
     /// # Safety
-    /// The contract is that of [`Bounds::guard`].
+    /// Has the contract of [`Bounds::guard`].
     unsafe fn guards(object: NonNull<u8>, size: usize) -> [(NonNull<u32>, Side); 2] {
         // SAFETY: the bytes around the object belong to the caller.
         unsafe { [(object.sub(Self::BYTES).cast(), Side::Before), (object.add(size).cast(), Side::After)] }
@@ -213,7 +213,7 @@ impl<A: Allocator, B: Bounds> MemoryArena<A, B> {
     /// Returns [`BadFree::Overrun`] if a guard is damaged.
     ///
     /// # Safety
-    /// The contract is that of [`free`](Self::free), except that the object may still be used.
+    /// Has the contract of [`free`](Self::free), except that the object may still be used.
     pub unsafe fn check(&self, object: NonNull<u8>, layout: Layout) -> Result<(), BadFree> {
         // SAFETY: `alloc` wrote the guards, by this function's contract.
         unsafe { B::check(object, layout.size()) }.map_err(BadFree::Overrun)
@@ -243,7 +243,6 @@ impl<P: Pooled, B: Bounds> MemoryArena<P, B> {
     ) -> Result<Self, PoolError> {
         Ok(Self::new(make(Self::slots(size, align)?)?))
     }
-    /// Returns the slot layout for such objects with guards.
     pub(super) fn slots(size: usize, align: usize) -> Result<SlotLayout, PoolError> {
         let slots = SlotLayout::new(Self::memory_requirement(size), Self::alignment_requirement(align))?;
         Ok(slots.with_offset(Self::offset_requirement()))

@@ -56,7 +56,6 @@ pub enum Order {
     Address,
 }
 
-/// Size of a tag in bytes.
 const TAG: usize = 4;
 /// Flag in a tag: the block is used.
 const USED: u32 = 1;
@@ -117,7 +116,6 @@ pub struct Blocks<M> {
     /// last block.
     first: usize,
     end: usize,
-    /// Position of the first free block.
     head: u32,
     /// Start of the next search with next fit. `NONE` selects the head.
     rover: u32,
@@ -167,7 +165,6 @@ impl<M: Words> Blocks<M> {
         self.memory.store(at, tag);
         self.memory.store(at + size - TAG, tag);
     }
-    /// Links a free block between two other free blocks.
     fn link(&mut self, at: usize, prev: u32, next: u32) {
         self.memory.store(at + TAG, next);
         self.memory.store(at + TAG + 4, prev);
@@ -179,7 +176,6 @@ impl<M: Words> Blocks<M> {
             prev => self.memory.store(prev as usize + TAG, at as u32),
         }
     }
-    /// Returns the predecessor and the successor of a free block in the list.
     fn around(&mut self, at: usize) -> (u32, u32) {
         (self.memory.load(at + TAG + 4), self.memory.load(at + TAG))
     }
@@ -196,7 +192,6 @@ impl<M: Words> Blocks<M> {
             self.rover = next;
         }
     }
-    /// Replaces `old` by the free block `new` in the list.
     fn replace(&mut self, old: usize, new: usize) {
         let (prev, next) = self.around(old);
         self.link(new, prev, next);
@@ -387,7 +382,6 @@ impl<M: Words> Blocks<M> {
         true
     }
 
-    /// Returns the position, size and used flag of all blocks, in address order.
     fn blocks(&self) -> impl Iterator<Item = (usize, usize, bool)> {
         let mut at = self.first;
         core::iter::from_fn(move || {

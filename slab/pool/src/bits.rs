@@ -36,7 +36,6 @@ pub(super) fn put(map: &mut [u8], bit: usize, on: bool) -> bool {
     was
 }
 
-/// Returns the indexes of the set bits, ascending.
 pub(super) fn ones(map: &[u8]) -> impl Iterator<Item = usize> {
     runs(map).flatten()
 }
@@ -47,7 +46,6 @@ pub(super) fn ones(map: &[u8]) -> impl Iterator<Item = usize> {
 struct Runs<'m> {
     rest: &'m [u8],
     word: u64,
-    /// Index of the word's first bit.
     from: usize,
 }
 

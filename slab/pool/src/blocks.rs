@@ -98,7 +98,6 @@ macro_rules! blocks_by_pointer {
             pub fn usage(&self) -> &Usage {
                 &self.usage
             }
-            /// Returns the position of an allocated block.
             fn position(&self, memory: NonNull<u8>) -> Result<usize, BadFree> {
                 let address = memory.addr().get();
                 let at = address.wrapping_sub(self.blocks.memory().address());

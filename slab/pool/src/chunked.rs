@@ -148,7 +148,6 @@ impl ChunkedPool {
         self.usage.alloc(layout.size(), self.slots.stride());
         Ok(slot)
     }
-    /// Takes a slot of the first chunk.
     fn take(&mut self) -> Option<NonNull<u8>> {
         let at = self.front?;
         // SAFETY: the pointer is a listed chunk that is not otherwise borrowed.
@@ -199,7 +198,6 @@ impl ChunkedPool {
         Ok(())
     }
 
-    /// Maps one more chunk, at the front of the list.
     fn grow(&mut self) -> Result<(), Refused> {
         let bytes = self.chunk_bytes;
         let region = Region::committed(bytes, bytes, self.backend, &self.faults);
@@ -308,7 +306,6 @@ impl ChunkedPool {
 }
 
 impl Drop for ChunkedPool {
-    /// Unmaps all memory, even if slots are in use.
     fn drop(&mut self) {
         while let Some(at) = self.front {
             self.unlink(at);

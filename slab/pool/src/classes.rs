@@ -85,7 +85,6 @@ const TABLE: usize = 4096;
 /// ```
 #[derive(Debug)]
 pub struct ClassPools {
-    /// The pools, ascending by size.
     pools: Vec<ReservedPool>,
     /// For each `i`, the first class that holds the sizes `8 * i - 7 ..= 8 * i`, up to [`TABLE`] bytes.
     by_words: Vec<u16>,
@@ -157,7 +156,7 @@ impl ClassPools {
         unsafe { self.free_in(class, memory, layout) }
     }
     /// # Safety
-    /// The contract is that of [`free`](Self::free), and `class` must be the layout's class.
+    /// Has the contract of [`free`](Self::free), and `class` must be the layout's class.
     #[inline]
     pub(super) unsafe fn free_in(
         &mut self,

@@ -159,13 +159,11 @@ impl<A: Area> FixedPool<A> {
         }
         Ok(slot)
     }
-    /// Sets or clears the bit of a slot, and returns the bit's old value.
     fn mark(&mut self, slot: NonNull<u8>, out: bool) -> bool {
         let index = self.index_of_own(slot);
         // SAFETY: the bitmap is initialised, and only the pool has access to it.
         bits::put(unsafe { self.bitmap().as_mut() }, index, out)
     }
-    /// Index of a slot of the pool.
     pub(super) fn index_of_own(&self, slot: NonNull<u8>) -> usize {
         (slot.addr().get() - self.first.addr().get()) / self.slots.stride()
     }

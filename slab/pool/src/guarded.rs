@@ -213,7 +213,6 @@ impl<A: Area> GuardedPool<A> {
         &self.pool
     }
 
-    /// Returns the index of a source location.
     fn site(&mut self, site: &'static Location<'static>) -> Result<u32, Refused> {
         let at = match self.sorted.binary_search_by_key(&site, |number| self.sites[*number as usize]) {
             Ok(at) => return Ok(self.sorted[at]),
@@ -227,7 +226,6 @@ impl<A: Area> GuardedPool<A> {
         self.sorted.insert(at, number);
         Ok(number)
     }
-    /// Returns the index of the block that contains an object.
     fn index(&self, object: NonNull<u8>) -> Result<u32, BadFree> {
         let address = object.addr().get();
         let block = address.wrapping_sub(self.front);
@@ -239,7 +237,6 @@ impl<A: Area> GuardedPool<A> {
     fn block(&self, index: u32) -> NonNull<u8> {
         self.pool.address(index)
     }
-    /// Returns the mark of a block whose first word is `head`.
     fn mark(&self, index: u32, head: u32) -> u32 {
         let state = if bits::get(&self.out, index as usize) { OUT } else { FREE };
         state ^ index ^ head.rotate_left(16)

@@ -165,7 +165,6 @@ impl<T> HybridBox<'_, T> {
         this.give();
         object
     }
-    /// Frees the memory, after the object was dropped or moved out.
     fn give(&self) {
         // SAFETY: `boxed` allocated the memory with this layout, and both callers end the box.
         let given = unsafe { self.hybrid.free(self.object.cast(), Layout::new::<T>()) };

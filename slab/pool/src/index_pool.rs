@@ -257,7 +257,6 @@ impl<A: Area> IndexPool<A> {
         self.free -= given;
         Ok(given as usize)
     }
-    /// Links `next` after `last`, or at the head of the chain.
     fn chain(&mut self, last: Option<u32>, next: u32) {
         match last {
             Some(last) => self.set_link(last, next),
@@ -265,7 +264,6 @@ impl<A: Area> IndexPool<A> {
         }
     }
 
-    /// Returns the link of a free block.
     #[inline]
     fn link(&self, block: u32) -> u32 {
         // SAFETY: the block is below `initialised` and free, so a link was written to it. Blocks need not be aligned to

@@ -98,7 +98,6 @@ impl<C: Span> Chain<C> {
         }
         self.head = to.at;
     }
-    /// Returns the start of the last allocation in the last chunk, if that allocation has `size` bytes at `address`.
     #[inline]
     fn top(&self, address: usize, size: usize) -> Option<usize> {
         let at = address.checked_sub(self.last.address())?;
@@ -333,7 +332,7 @@ impl<A: Area, G: FnMut(usize) -> Result<A, PoolError>> Arena<A, G> {
     /// resized in place.
     ///
     /// # Safety
-    /// The contract is that of [`give`](Self::give), except that the memory is still used. After a success, the memory
+    /// Has the contract of [`give`](Self::give), except that the memory is still used. After a success, the memory
     /// has the new layout.
     pub(crate) unsafe fn fit(&self, memory: NonNull<u8>, old: Layout, new: Layout) -> bool {
         let chain = &mut self.0.borrow_mut().chain;
@@ -407,7 +406,6 @@ impl<'s, A: Area, G: FnMut(usize) -> Result<A, PoolError>> Scope<'s, A, G> {
     }
     /// Runs `with` in a nested scope: see [`Arena::scope`].
     pub fn scope<R>(&mut self, with: impl for<'i> FnOnce(&mut Scope<'i, A, G>) -> R) -> R {
-        /// Frees all memory behind a head, even if `with` panics.
         struct End<'a, A: Area, G>(&'a Arena<A, G>, Head);
         impl<A: Area, G> Drop for End<'_, A, G> {
             fn drop(&mut self) {

@@ -101,7 +101,6 @@ mod tests {
     use super::*;
     use std::collections::BTreeSet;
 
-    /// Regression: the mark overlapped the link.
     #[test]
     fn objects_smaller_than_a_link_are_marked_behind_it() {
         for size in 1..=9 {

@@ -10,21 +10,18 @@ use proptest::prelude::*;
 use std::alloc::System;
 use std::collections::BTreeMap;
 
-/// A pool in the shadow model.
 trait Subject {
     fn alloc(&mut self, layout: Layout) -> Result<NonNull<u8>, Refused>;
     /// # Safety
-    /// The contract is that of the pool's own `free`.
+    /// Has the contract of the pool's own `free`.
     unsafe fn free(&mut self, object: NonNull<u8>, layout: Layout) -> Result<(), BadFree>;
     /// Returns `true` if the pool can serve `layout` at all.
     fn fits(&self, layout: Layout) -> bool;
     /// Number of objects that the pool holds. `None` if the pool grows beyond the test's number.
     fn capacity(&self) -> Option<usize>;
-    /// Checks the pool's structure, with `live` objects in use.
     fn check(&self, _live: usize) {}
 }
 
-/// Memory with an odd start.
 #[derive(Debug)]
 struct Odd(HeapArea);
 
@@ -41,7 +38,6 @@ fn odd() -> Odd {
     Odd(HeapArea::new(4096, 4096).unwrap())
 }
 
-/// The largest object of the tested pools.
 const MOST: Layout = match Layout::from_size_align(48, 16) {
     Ok(layout) => layout,
     Err(_) => panic!("a layout"),
@@ -51,7 +47,6 @@ fn slots() -> SlotLayout {
     SlotLayout::new(MOST.size(), MOST.align()).unwrap()
 }
 
-/// Returns `true` if `layout` does not exceed `most`.
 fn within(layout: Layout, most: Layout) -> bool {
     layout.size() <= most.size() && layout.align() <= most.align()
 }

@@ -47,7 +47,7 @@ pub unsafe trait RawPool {
     /// Frees a block that is known to be valid. A block that has an error nevertheless stays allocated.
     ///
     /// # Safety
-    /// The contract is that of [`free_raw`](Self::free_raw).
+    /// Has the contract of [`free_raw`](Self::free_raw).
     unsafe fn free_own(&mut self, block: NonNull<u8>) {
         // SAFETY: the block belongs to this pool and is no longer used, by this function's contract.
         let _ = unsafe { self.free_raw(block) };

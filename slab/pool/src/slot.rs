@@ -124,7 +124,6 @@ impl SlotLayout {
         }
         Ok(())
     }
-    /// Returns the index of the slot at `address`, out of `count` slots from `first` on.
     pub(crate) fn index(&self, first: NonNull<u8>, count: usize, address: usize) -> Result<usize, BadFree> {
         let bytes = address.wrapping_sub(first.addr().get());
         let slot = bytes / self.stride;

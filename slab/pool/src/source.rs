@@ -36,7 +36,7 @@ pub unsafe trait Source: Copy {
 /// Allocates other memory, copies the contents, and frees the old memory.
 ///
 /// # Safety
-/// The contract is that of [`Source::resize`].
+/// Has the contract of [`Source::resize`].
 unsafe fn moved(
     source: impl Source,
     memory: NonNull<u8>,
@@ -130,7 +130,7 @@ pub fn allocate(source: impl Source, layout: Layout, zero: bool) -> Option<NonNu
 /// Frees memory.
 ///
 /// # Safety
-/// The contract is that of [`Source::put`], but the layout may be empty.
+/// Has the contract of [`Source::put`], but the layout may be empty.
 pub unsafe fn deallocate(source: impl Source, memory: NonNull<u8>, layout: Layout) {
     if layout.size() > 0 {
         // SAFETY: the memory has this layout and is no longer used, by this function's contract.
@@ -140,7 +140,7 @@ pub unsafe fn deallocate(source: impl Source, memory: NonNull<u8>, layout: Layou
 /// Resizes memory to another layout.
 ///
 /// # Safety
-/// The contract is that of [`Source::resize`], but either layout may be empty, and alignments may differ.
+/// Has the contract of [`Source::resize`], but either layout may be empty, and alignments may differ.
 pub unsafe fn reallocate(
     source: impl Source,
     memory: NonNull<u8>,

@@ -63,9 +63,7 @@ use core::ptr::NonNull;
 pub struct StackAlloc<A> {
     memory: Raw<A>,
     head: usize,
-    /// Position of the newest marker's record.
     newest: u32,
-    /// Position of the newest block with padding in front.
     padded: u32,
     /// Number of markers made so far, which is the number of the next marker.
     marks: u64,
@@ -79,7 +77,6 @@ pub struct StackAlloc<A> {
 #[derive(Debug)]
 pub struct Marker {
     stack: usize,
-    /// Position of the marker's record.
     record: u32,
     number: u64,
 }
@@ -139,7 +136,6 @@ impl<A: Area> StackAlloc<A> {
         Ok(Self { memory, head: 0, newest: NONE, padded: NONE, marks: 0 })
     }
 
-    /// Returns the start and end of `layout` after `head`.
     #[inline]
     fn place(&self, head: usize, layout: Layout) -> Result<(usize, usize), Refused> {
         let no_room = Refused::NoRoom { bytes: layout.size(), align: layout.align() };
@@ -202,7 +198,6 @@ impl<A: Area> StackAlloc<A> {
         self.head = end.unwrap_or(self.head);
         Ok(end.is_some())
     }
-    /// Returns the position of a block that may be in use.
     fn position(&self, memory: NonNull<u8>, layout: Layout) -> Result<usize, BadFree> {
         let address = memory.addr().get();
         match address.checked_sub(self.memory.address()).filter(|at| *at <= self.memory.size()) {

@@ -44,7 +44,6 @@ use classes::{Class, Classes};
 use core::alloc::Layout;
 use core::ptr::NonNull;
 
-/// Size of a header in bytes.
 const HEADER: usize = 4;
 /// Header flag: the block is free.
 const FREE: u32 = 1;
@@ -373,7 +372,6 @@ impl<M: Words> Blocks<M> {
         true
     }
 
-    /// Returns the position, size and flags of all blocks, in address order.
     fn blocks(&self) -> impl Iterator<Item = (usize, usize, u32)> {
         let mut at = self.first;
         core::iter::from_fn(move || {

@@ -15,7 +15,6 @@ pub struct Usage {
     pub asked: u64,
     /// Number of bytes of the slots of all allocations so far.
     pub given: u64,
-    /// Sum of the number of objects in use after each allocation and each free.
     sum: u64,
 }
 

@@ -63,7 +63,6 @@ impl<A: Area> Raw<A> {
     fn word(&self, at: usize) -> NonNull<u32> {
         self.range(at, size_of::<u32>()).cast()
     }
-    /// Returns the start of `bytes` bytes at `at`.
     #[inline]
     fn range(&self, at: usize, bytes: usize) -> NonNull<u8> {
         let memory = self.0.memory();

@@ -51,7 +51,6 @@ impl<M: Memory> Table<M> {
     }
 }
 
-/// Returns the rounds that the class collects, as numbers.
 fn collected(table: &Table<impl Memory>, class: Class) -> Vec<usize> {
     let mut rounds = vec![];
     table.collect(class, |_, taken| {
