@@ -387,8 +387,7 @@ impl PageAllocator {
         }
     }
 
-    // --- Reclaim
-    // ---------------------------------------------------------------------------------------------
+    // --- Reclaim ---------------------------------------------------------------------------------------------
 
     /// Takes the stacks of the layers of `zones`, with one fence per table.
     fn sweep<'a>(
@@ -665,8 +664,7 @@ impl PageAllocator {
         self.cached_zones.iter().map(|cached| cached.zone.lock().events.pages_freed).sum()
     }
 
-    // --- Lookups
-    // ---------------------------------------------------------------------------------------------
+    // --- Lookups ---------------------------------------------------------------------------------------------
 
     /// Returns the frame of page `pfn`.
     ///

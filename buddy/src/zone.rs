@@ -1020,8 +1020,7 @@ impl Zone {
         }
     }
 
-    // --- Reports
-    // ---------------------------------------------------------------------------------------------
+    // --- Reports ---------------------------------------------------------------------------------------------
 
     /// Number of free blocks by order and type. Uncommitted memory counts as the blocks that a commit would create.
     pub(crate) fn free_blocks(

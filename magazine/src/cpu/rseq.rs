@@ -77,8 +77,7 @@
 //! pair, because store forwarding works best for whole words. Every instruction counts: a bounds check of the CPU
 //! number by a conditional move cost 0.5 of 2.9 ns per pair. The spare words avoid that check.
 //!
-//! Source: Linux, Documentation/userspace-api/rseq.rst and membarrier(2); glibc manual, "Restartable
-//! Sequences".
+//! Source: Linux, Documentation/userspace-api/rseq.rst and membarrier(2); glibc manual, "Restartable Sequences".
 
 use super::regions::{Regions, Words};
 use super::{MAX_CPUS, Mechanism};

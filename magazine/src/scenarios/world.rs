@@ -214,8 +214,7 @@ pub(super) fn alloc_then_free(w: &World) -> Vec<Option<usize>> {
 }
 impl Fork for World {
     unsafe fn locks(&self, rank: Rank, visit: &mut dyn FnMut(&dyn ForkLock)) {
-        // SAFETY: the thread holds the locks of all earlier ranks that `rank` requires, by this function's
-        // contract.
+        // SAFETY: the thread holds the locks of all earlier ranks that `rank` requires, by this function's contract.
         unsafe {
             self.layer.table.locks(rank, visit);
             self.layer.locks(rank, visit);
