@@ -88,7 +88,6 @@ impl Blocks {
         self.0 = block.slot_mut().next.take();
         Some(block)
     }
-    /// Moves all blocks of `others` to this list.
     pub(crate) fn append(&mut self, mut others: Self) {
         core::iter::from_fn(|| others.pop()).for_each(|block| self.push(block));
     }
@@ -143,7 +142,6 @@ impl DepotBudget {
         }
         fits
     }
-    /// Number of bytes that the depots hold.
     #[cfg(test)]
     pub(crate) fn held(&self) -> u64 {
         self.held.get()
@@ -308,7 +306,6 @@ impl Depot {
         true
     }
 
-    /// Opens the depot for magazines, or closes it.
     pub(crate) fn set_open(&self, open: bool) {
         self.full.lock().open = open;
     }

@@ -72,7 +72,6 @@ impl Supplier<TestRound> for Rounds {
     }
 }
 
-/// The objects that the threads share.
 struct Code {
     table: Arc<Table<Heap>>,
     config: Config,

@@ -182,7 +182,6 @@ fn inject_yield() {
 #[derive(Debug, Default)]
 #[repr(C)]
 pub(crate) struct Counts {
-    /// Operations by the level that served them.
     pub(crate) paths: PathCounts,
     /// Number of rounds that were allocated or freed other than by a single pop or push.
     pub(crate) around_allocs: Counter,
@@ -223,7 +222,6 @@ where
 {
     // Slow paths write this cache line, and only read the following lines.
     pub(crate) counts: Counts,
-    /// The class and depot of each node.
     pub(crate) nodes: Box<[NodeClass<R, M>]>,
     pub(crate) table: Arc<Table<M>>,
     pub(crate) config: Config,
@@ -367,7 +365,6 @@ impl<R: Round, M: Memory> Layer<R, M> {
         popped
     }
 
-    /// Returns the node of the CPU on which this thread runs.
     #[inline(always)]
     fn this_node(&self) -> u32 {
         if self.nodes.len() == 1 { 0 } else { self.cpus().node_of(self.cpus().current()) }

@@ -34,7 +34,6 @@ impl Magazine {
     pub(crate) fn is_empty(&self) -> bool {
         self.len == 0
     }
-    /// The rounds, newest last.
     pub(crate) fn rounds(&self) -> &[NonNull<u8>] {
         &self.rounds[..self.len()]
     }
@@ -45,12 +44,10 @@ impl Magazine {
         self.len += 1;
         true
     }
-    /// Removes the newest round.
     pub(crate) fn pop(&mut self) -> Option<NonNull<u8>> {
         self.len = self.len.checked_sub(1)?;
         Some(self.rounds[self.len()])
     }
-    /// Replaces the rounds with copies of the rounds of `other`.
     pub(crate) fn copy_from(&mut self, other: &Self) {
         self.rounds[..other.len()].copy_from_slice(other.rounds());
         self.len = other.len;

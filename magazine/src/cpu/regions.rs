@@ -25,7 +25,6 @@ impl Words {
     pub(crate) const INLINED: [Self; 2] = [Self::Inlined, Self::InlinedFrees];
 }
 
-/// The regions of all CPUs.
 #[allow(dead_code, reason = "each mechanism asks for some of it")]
 pub(crate) trait Regions {
     /// Returns the number of the CPU on which this thread runs, as a hint.

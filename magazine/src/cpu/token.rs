@@ -136,7 +136,6 @@ pub(crate) fn pop(table: &impl Regions, class: Class) -> Option<NonNull<u8>> {
 pub(crate) fn push(table: &impl Regions, class: Class, round: NonNull<u8>) -> bool {
     section(table, Words::Always, |region, commit| region.push(class, round, commit)) == Some(true)
 }
-/// Pushes a round like an inlined path.
 #[allow(dead_code, reason = "for models")]
 pub(crate) fn push_inlined(table: &impl Regions, words: Words, class: Class, round: NonNull<u8>) -> bool {
     section(table, words, |region, commit| region.push(class, round, commit)) == Some(true)

@@ -4,7 +4,6 @@ use crate::shadow::{TestSupplier, table};
 use crate::sync::catch_panic;
 use crate::test_round::TestRound;
 
-/// A supplier that never runs out of rounds.
 struct Endless;
 impl Supplier<TestRound> for Endless {
     fn fill(&self, _: &Operation, _: u32, max: usize, put: impl FnMut(TestRound)) -> usize {

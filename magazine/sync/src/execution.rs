@@ -33,7 +33,6 @@ pub(crate) fn begins() {
 pub fn unique() -> u64 {
     UNIQUE.replace(UNIQUE.get() + 1)
 }
-/// Counts one more thread of the current execution.
 pub(crate) fn spawned() {
     let Threads { now, most } = THREADS.get();
     THREADS.set(Threads { now: now + 1, most: most.max(now + 1) });

@@ -135,7 +135,6 @@ impl Eq for Rank {}
 #[cfg(any(loom, shuttle, debug_assertions))]
 const MOST: usize = 32;
 
-/// The locks of one rank that a thread holds.
 #[cfg(any(loom, shuttle, debug_assertions))]
 #[derive(Clone, Copy)]
 struct Entry {
@@ -147,7 +146,6 @@ struct Entry {
     forks: bool,
 }
 
-/// The locks that a thread holds, unordered.
 #[cfg(any(loom, shuttle, debug_assertions))]
 struct Table {
     len: Cell<usize>,

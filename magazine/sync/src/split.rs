@@ -94,7 +94,6 @@ fn chosen(entry: &Value) -> u8 {
     }
 }
 
-/// All requested choices at a place.
 fn asked(entry: &Value) -> BTreeSet<u8> {
     if let Some(threads) = entry["Schedule"]["threads"].as_array() {
         let asked = |state: &Value| state.as_str().is_some_and(|state| STATES[..3].contains(&state));
@@ -171,7 +170,6 @@ fn named(choices: &[u8]) -> String {
 }
 
 impl Tree {
-    /// Returns the path at which a part begins.
     fn path(&self, part: &[u8]) -> Option<String> {
         if part.is_empty() {
             return None;

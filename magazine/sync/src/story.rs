@@ -85,7 +85,6 @@ pub(crate) fn begin(accesses: bool) {
     ACCESSES.set(accesses);
 }
 
-/// Ends recording and returns the trace.
 pub(crate) fn end() -> Story {
     LISTENS.set(false);
     STORY.take()
@@ -163,7 +162,6 @@ macro_rules! shown {
 }
 shown! { u8 u16 u32 u64 usize i32 i64 isize }
 
-/// An atomic's identity in the trace.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Atomic {
     id: u64,
@@ -211,7 +209,6 @@ fn place(at: &Location<'_>) -> String {
     format!("{}:{}", at.file(), at.line())
 }
 
-/// A lock's identity in the trace.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lock {
     at: usize,
@@ -219,7 +216,6 @@ pub(crate) struct Lock {
 }
 
 impl Lock {
-    /// Identifies the lock at address `at`.
     pub(crate) fn new<T>(at: &T, rank: Option<Rank>) -> Self {
         Self { at: core::ptr::from_ref(at).addr(), rank }
     }
@@ -237,7 +233,6 @@ impl Lock {
             STORY.with_borrow_mut(|story| _ = story.waiting.insert(thread(), waits));
         }
     }
-    /// Records that the running thread has acquired the lock.
     pub(crate) fn taken(self, at: &Location<'_>) -> Taken {
         if listens() {
             STORY.with_borrow_mut(|story| _ = story.waiting.remove(&thread()));

@@ -19,7 +19,6 @@ const PARTS: usize = 64;
 
 type Bytes<A> = BoxIn<[u8], A>;
 
-/// Copies `bytes`.
 fn copied<A: Allocator>(bytes: &[u8], memory: A) -> Result<Bytes<A>, OutOfMemory> {
     let mut copy = Vec::new_in(memory);
     copy.try_reserve_exact(bytes.len()).map_err(|_| OutOfMemory)?;
@@ -27,7 +26,6 @@ fn copied<A: Allocator>(bytes: &[u8], memory: A) -> Result<Bytes<A>, OutOfMemory
     Ok(copy.into_boxed_slice())
 }
 
-/// A key and its value.
 pub(crate) struct Entry<A: Allocator> {
     key: Bytes<A>,
     value: Bytes<A>,
@@ -39,7 +37,6 @@ impl<A: Allocator + Copy> Entry<A> {
         let empty = || Vec::new_in(memory).into_boxed_slice();
         Self { key: empty(), value: empty() }
     }
-    /// Frees the key and the value.
     pub(crate) fn reset(&mut self) {
         *self = Self::new_in(*BoxIn::allocator(&self.key));
     }
@@ -70,7 +67,6 @@ impl<M: Memory> Store<M> {
         (hash, &self.parts[(hash >> 32) as usize % PARTS])
     }
 
-    /// Calls `look` with the value of `key`.
     pub(crate) fn get<R>(&self, key: &[u8], look: impl FnOnce(Option<&[u8]>) -> R) -> R {
         let (hash, part) = self.find(key);
         let table = part.lock();

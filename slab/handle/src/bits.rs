@@ -137,7 +137,6 @@ impl<W: Word, const GENERATION_BITS: u32> Handle<W, GENERATION_BITS> {
     }
 }
 
-/// Returns index and generation as a word. Both must fit.
 #[inline(always)]
 pub(super) fn pack<W: Word, const G: u32>(index: u32, generation: u32) -> W {
     W::of(u64::from(generation) << Handle::<W, G>::INDEX_BITS | u64::from(index))

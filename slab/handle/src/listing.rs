@@ -12,7 +12,6 @@ use super::{HandleTable, WrapPolicy};
 struct Counted {
     generation: u32,
     alive: bool,
-    /// Number of bits in which the slot counts.
     bits: u32,
 }
 

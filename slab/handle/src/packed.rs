@@ -45,7 +45,6 @@ impl<T> PackedArray<T> {
         self.0.push(value);
         Ok(self.0.len() - 1)
     }
-    /// Makes room for one more value.
     pub(super) fn reserve(&mut self) -> Result<(), HandleError> {
         self.0.try_reserve(1).map_err(|_| HandleError::Memory)
     }

@@ -109,7 +109,6 @@ impl Generations {
 #[derive(Clone, Debug)]
 pub(super) struct Slots<W: Word, const G: u32> {
     words: Vec<W>,
-    /// The next free slot to be used, if any.
     head: u32,
     free: u64,
     retired: u64,
@@ -181,15 +180,12 @@ impl<W: Word, const G: u32> Slots<W, G> {
         true
     }
 
-    /// Number of slots in use.
     pub(super) fn len(&self) -> usize {
         self.words.len() - (self.free + self.retired) as usize
     }
-    /// Number of retired slots.
     pub(super) fn retired(&self) -> u64 {
         self.retired
     }
-    /// Returns the handle of a slot, if the slot is in use.
     pub(super) fn handle_at(&self, index: usize) -> Option<Handle<W, G>> {
         let handle = Handle::from_bits(*self.words.get(index)?)?;
         (handle.index() as usize == index).then_some(handle)
@@ -200,7 +196,6 @@ impl<W: Word, const G: u32> Slots<W, G> {
         let used = self.words.iter().map(|word| generation_of::<W, G>(*word));
         self.generations.fresh(used, Handle::<W, G>::LAST_GENERATION)
     }
-    /// The array of words.
     #[cfg(test)]
     pub(super) fn words(&self) -> &[W] {
         &self.words
@@ -211,7 +206,6 @@ impl<W: Word, const G: u32> Slots<W, G> {
 mod tests {
     use super::*;
 
-    /// Four slots.
     type Few = Slots<u32, 30>;
 
     fn alloc<W: Word, const G: u32>(slots: &mut Slots<W, G>) -> Result<Handle<W, G>, HandleError> {

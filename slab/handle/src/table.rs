@@ -35,7 +35,6 @@ use alloc::vec::Vec;
 #[derive(Clone, Debug)]
 pub struct HandleTable<T, W: Word = u64, const GENERATION_BITS: u32 = 32> {
     slots: Slots<W, GENERATION_BITS>,
-    /// `Some` if the slot is in use.
     values: Vec<Option<T>>,
 }
 

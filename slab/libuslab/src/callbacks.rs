@@ -107,11 +107,9 @@ unsafe impl Send for Functions {}
 // SAFETY: the creator of a cache guarantees that its functions may be called, with the pointer, from any thread.
 unsafe impl Sync for Functions {}
 
-/// The functions, and the gate in front of them.
 pub(crate) struct Callbacks {
     functions: Functions,
     gate: Gate,
-    /// Number of forks when the cache was made.
     forks: u64,
 }
 

@@ -81,7 +81,6 @@ extern "C" fn loaded() {
     Uslab.start();
 }
 
-/// Reports an error. An error of standard error itself is lost.
 fn say(file: &[u8], error: &Error) {
     let _ = writeln!(std::io::stderr(), "uslab: dump `{}`: {error}", file.escape_ascii());
 }
@@ -156,7 +155,6 @@ fn file(name: &[u8], number: u64) -> PathBuf {
     OsString::from_vec(file).into()
 }
 
-/// Writes the statistics in one format.
 type Numbers = Box<dyn FnOnce(&mut dyn Write) -> Result<()>>;
 
 fn write(file: &Path) -> Result<()> {

@@ -54,7 +54,6 @@ struct Recorder {
     /// The words of the file. Null before there is a file. [`NONE`] while the file is being made, and if making it
     /// fails.
     file: AtomicPtr<AtomicU64>,
-    /// Maximum number of records.
     most: AtomicU64,
 }
 
@@ -95,7 +94,6 @@ pub(crate) fn begin() {
     let _ = file();
 }
 
-/// Records an allocation. `memory` is null if the allocation failed.
 #[inline]
 pub(crate) fn allocated(memory: *mut c_void, size: usize, align: usize) {
     write(take(), Kind::Alloc, memory.addr(), size, align);
@@ -171,7 +169,6 @@ fn take_recorded() -> Option<Place> {
     Some(Place { words, cpu: u16::try_from(cpu).unwrap_or(0), time_ns })
 }
 
-/// Returns a word of the file's header.
 fn word(file: *mut AtomicU64, at: usize) -> &'static AtomicU64 {
     // SAFETY: a file has a header, and is never unmapped.
     unsafe { &*file.add(at) }
@@ -209,7 +206,6 @@ fn file() -> Option<(&'static Recorder, *mut AtomicU64)> {
     (file != NONE).then_some((recorder, file))
 }
 
-/// Returns the recorder's page.
 fn recorder() -> Option<&'static Recorder> {
     // Acquire: pairs with the Release that publishes the page below.
     let known = RECORDER.load(Acquire);

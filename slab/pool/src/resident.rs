@@ -3,7 +3,6 @@
 use core::ptr::NonNull;
 use uslab_buddy::PAGE_SIZE;
 
-/// Number of resident pages of `memory`, which must begin at a page.
 pub(super) fn resident(memory: NonNull<[u8]>) -> usize {
     let mut pages = vec![0; memory.len().div_ceil(PAGE_SIZE)];
     // SAFETY: `mincore` writes a byte for each page, and does not access the pages.

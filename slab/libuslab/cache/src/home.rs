@@ -7,7 +7,6 @@ use uslab::{CacheError, Census, Fork, KmemCache, KmemCacheBuilder, SlabInfo, Sub
 use uslab_magazine::sync::Ordering::{Acquire, Relaxed, Release};
 use uslab_magazine::sync::{AtomicBool, AtomicPtr};
 
-/// The subsystem, once it has started.
 static STARTED: AtomicPtr<Subsystem> = AtomicPtr::new(core::ptr::null_mut());
 
 fn started() -> Option<&'static Subsystem> {

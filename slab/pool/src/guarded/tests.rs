@@ -9,7 +9,6 @@ fn pool(objects: usize) -> GuardedPool<HeapArea> {
     GuardedPool::new(HeapArea::new(objects * 44, 64).unwrap(), OBJECT).unwrap()
 }
 
-/// Writes a byte at `offset` from the object at `at`.
 fn poke(at: NonNull<u8>, offset: isize) {
     // SAFETY: the tests stay within the pool's memory, which belongs to them.
     unsafe { at.offset(offset).write(0x11) };

@@ -16,9 +16,7 @@
 /// Two levels of size classes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Classes {
-    /// Base-2 logarithm of the number of steps in a doubling (SLI).
     bits: u32,
-    /// Base-2 logarithm of the smallest class (FLI).
     smallest: u32,
 }
 
