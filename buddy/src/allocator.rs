@@ -14,7 +14,7 @@
 //!
 //! ## Locks
 //!
-//! No layer's lock is held during a call of a zone: a thread holds at most one lock at a time. There are two
+//! No layer's lock is held during a call of a zone: a thread holds at most one lock at a time. Charges and forks are
 //! exceptions. A charge locks all zones, and a fork takes all locks. Charges and forks lock zones in ascending order,
 //! as ARCHITECTURE.md says.
 
@@ -293,8 +293,8 @@ impl PageAllocator {
 
     /// Frees the block of `order` that starts at page `pfn`.
     ///
-    /// The frame reveals a double free, a wrong order, and a page that starts no block. Such a free is reported to the
-    /// configured handler and changes nothing.
+    /// The frame reveals a double free, a wrong order, and a page that starts no block. An invalid free is reported to
+    /// the configured handler and changes nothing.
     ///
     /// # Safety
     /// This allocator must have allocated the block with this order, or split a block to this order. No thread may
@@ -357,7 +357,7 @@ impl PageAllocator {
         Ok(())
     }
 
-    /// Reports to the models that the pages of a block change owners. Empty in builds without a checker.
+    /// Reports to the models that the pages of a block change owners; empty in builds without a checker.
     #[inline(always)]
     fn watch(&self, pfn: Pfn, order: Order, change: fn(&Frame)) {
         if MODEL {
@@ -484,8 +484,8 @@ impl PageAllocator {
     /// Returns the number of pages left for the earlier zones. Returns `None` and charges nothing if the room does not
     /// suffice. The last zone is charged first, because the earlier zones serve requests for low memory.
     ///
-    /// All zone locks are held until the result is known. Otherwise only a fork holds several zone locks, and takes
-    /// them in the same order.
+    /// All zone locks are held until the result is known. Apart from charges, only a fork holds several zone locks, and
+    /// takes them in the same order.
     fn charge_zones(&self, zones: &[CachedZone], wanted: u32, room: u32) -> Option<u32> {
         let Some((CachedZone { zone, .. }, others)) = zones.split_first() else {
             return (wanted <= room).then_some(wanted);
@@ -558,7 +558,8 @@ impl PageAllocator {
     }
 
     /// Returns the addresses of never-committed pages to the system. A later commit maps these addresses again if the
-    /// limit and other mappings allow it, up to `limit` bytes of pages. Does nothing with several zones.
+    /// limit and other mappings allow it, up to `limit` bytes of pages. With several zones, `give_up_addresses` does
+    /// nothing.
     ///
     /// Watermarks do not reserve pages without addresses. Any request gets the last page that has an address.
     ///
@@ -567,7 +568,7 @@ impl PageAllocator {
     pub fn give_up_addresses(&self, limit: usize) {
         let ZoneShared { region, frames, max_order, most, .. } = &self.shared;
         if let [CachedZone { zone, .. }] = &*self.cached_zones
-            // Otherwise the end of the zone is smaller than the largest block, and may be committed first.
+            // Without whole blocks, the end of the zone is smaller than the largest block, and may be committed first.
             && zone.managed.is_multiple_of(max_order.pages())
         {
             let inner = zone.lock();
@@ -703,8 +704,8 @@ impl PageAllocator {
         // function's contract.
         unsafe { self.shared.region.protect(start..start + order.bytes(), accessible) }
     }
-    /// Decommits a block's last page and makes the page inaccessible if `on`. Otherwise makes the page accessible and
-    /// zeroed.
+    /// Decommits a block's last page and makes the page inaccessible if `on`. If `on` is false, makes the page
+    /// accessible and zeroed.
     ///
     /// # Safety
     /// The caller must own the block of order `order`. No thread may access the page while it is inaccessible. The last

@@ -37,7 +37,7 @@ pub struct Census {
     pub allocated: u64,
     /// Number of charged free pages: see [`PageAllocator::charge`].
     pub charged: u64,
-    /// Number of pages that other threads were moving when the process was forked. 0 except in the child of a `fork`.
+    /// Number of pages that other threads were moving when the process was forked; 0 except in the child of a `fork`.
     pub lost: u64,
 }
 

@@ -32,7 +32,7 @@ pub struct PageConfig {
     /// The distance between watermarks, in 1/10,000 of a zone.
     pub watermark_scale: u32,
     /// Maximum number of bytes of free memory that a zone keeps backed. Frees keep an eighth of the bytes in use, and
-    /// at least a sixteenth of this maximum. That lower bound doubles while returned memory is soon used again, and
+    /// at least a sixteenth of this maximum. The lower bound doubles while returned memory is soon used again, and
     /// halves otherwise. Frees return the excess to the system, largest blocks first, until three quarters of the bound
     /// are left. With `None`, frees return no memory to the system.
     /// [`decommit_idle`](crate::PageAllocator::decommit_idle) and
@@ -41,16 +41,16 @@ pub struct PageConfig {
     /// Total KiB that are kept free. `None` selects the kernel's formula (`sqrt(16 * KiB)`, 128 KiB to 256 MiB).
     pub min_free_kib: Option<u32>,
     /// True if the kernel's formula includes the reserve of the kernel's huge-page daemon: enough pageblocks for each
-    /// migrate type, up to 5 % of the range. `false` by default: a program's memory needs no such reserve. Ignored if
-    /// `min_free_kib` is set.
+    /// migrate type, up to 5 % of the range. `false` by default: a program's memory needs no such reserve. The field is
+    /// ignored if `min_free_kib` is set.
     pub min_free_for_huge_pages: bool,
-    /// True if [charged](crate::PageAllocator::charge) memory reduces the zones' pages. Otherwise charges do nothing.
-    /// [`limit`](Self::limit) sets this field.
+    /// True if [charged](crate::PageAllocator::charge) memory reduces the zones' pages. Without the flag, charges do
+    /// nothing. [`limit`](Self::limit) sets this field.
     pub limited: bool,
     /// Order of the largest block, which is also the unit of commits. Models and tests use an order below
     /// [`MAX_ORDER`].
     pub max_order: Order,
-    /// Order of a pageblock, the unit of grouping by migrate type. At most `max_order`.
+    /// Order of a pageblock, the unit of grouping by migrate type, and at most `max_order`.
     pub pageblock_order: Order,
     /// Handler of invalid frees, which runs under no lock.
     pub corruption: corruption::Handler,

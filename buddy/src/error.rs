@@ -31,7 +31,7 @@ pub enum Limit {
 pub struct AllocError {
     /// The requested order.
     pub order: Order,
-    /// The only allowed node, or the node that does not exist. `None` if all nodes were tried.
+    /// The only allowed node, or the node that does not exist; `None` if all nodes were tried.
     pub node: Option<u32>,
     /// The most specific limit among the zones that were tried.
     pub limit: Limit,

@@ -20,8 +20,8 @@
 //! # Cost
 //!
 //! All points are on slow paths, after a miss of the magazines. Without faults, a point costs a null check. Disarmed
-//! faults cost one more `Relaxed` load, and armed faults cost a lock. That lock is a leaf under which nothing is
-//! allocated, so a point may be under any other lock. A process must not `fork` while faults are armed.
+//! faults cost one more `Relaxed` load, and armed faults cost a lock. The lock of armed faults is a leaf under which
+//! nothing is allocated, so a point may be under any other lock. A process must not `fork` while faults are armed.
 
 use crate::pfn::Order;
 use core::ops::RangeInclusive;
@@ -84,7 +84,7 @@ impl<'a> Call<'a> {
 /// A rule that selects the calls to refuse. See the [module](self).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// The fault point. `None` selects all points.
+    /// The fault point; `None` selects all points.
     pub point: Option<Point>,
     /// The first call that may be refused, counted from 1.
     pub nth: u64,
@@ -94,7 +94,7 @@ pub struct Rule {
     pub interval: u64,
     /// Percentage of the considered calls that are refused.
     pub probability: u8,
-    /// Maximum number of refusals. `None` is unlimited.
+    /// Maximum number of refusals; `None` is unlimited.
     pub times: Option<u64>,
     /// Refuses only blocks of these orders.
     pub orders: Option<RangeInclusive<u8>>,
@@ -103,7 +103,7 @@ pub struct Rule {
 }
 
 impl Rule {
-    /// Creates a rule that refuses every call of `point`. `None` refuses every call of all points.
+    /// Creates a rule that refuses every call of `point`. A `point` of `None` refuses every call of all points.
     pub const fn every(point: Option<Point>) -> Self {
         Self {
             point,
@@ -241,7 +241,6 @@ struct Plan {
     tallies: [Option<Tally>; MOST_POINTS],
 }
 
-/// Maximum number of counted points.
 const MOST_POINTS: usize = 16;
 
 #[derive(Clone, Copy, Debug, Default)]

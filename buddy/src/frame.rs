@@ -72,7 +72,7 @@ impl State {
             _ => Kind::Allocated,
         }
     }
-    /// The block's order. Meaningless for [`Kind::Inside`].
+    /// The block's order, which is meaningless for [`Kind::Inside`].
     pub const fn order(self) -> Order {
         match Order::new((self.0 >> 2 & 15) as u8) {
             Some(order) => order,
@@ -131,9 +131,9 @@ impl core::fmt::Debug for State {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Link {
-    /// The next page number plus one. 0 at the tail.
+    /// The next page number plus one; 0 at the tail of the list.
     next: u32,
-    /// The previous page number plus one. 0 at the head.
+    /// The previous page number plus one; 0 at the head of the list.
     prev: u32,
 }
 
@@ -252,7 +252,7 @@ impl Frame {
         self.head.set(head.get());
     }
 
-    /// Returns the owner of the block that starts at this page. Null for plain pages. Freeing the block clears the
+    /// Returns the owner of the block that starts at this page; null for plain pages. Freeing the block clears the
     /// owner.
     #[inline(always)]
     pub fn owner(&self) -> *mut u8 {
@@ -280,7 +280,7 @@ impl Frame {
         self.owner.store(owner, Release);
     }
 
-    /// The bytes for the block's owner. Their value is unspecified when the block is allocated.
+    /// The bytes for the block's owner. The bytes are unspecified when the block is allocated.
     #[inline(always)]
     pub fn data(&self) -> &UnsafeCell<OwnerData> {
         self.touch();

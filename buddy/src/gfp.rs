@@ -149,7 +149,7 @@ pub enum ZoneKind {
     Dma = 0,
     /// Memory below 4 GiB.
     Dma32 = 1,
-    /// All memory without another zone.
+    /// Memory that belongs to no other zone.
     Normal = 2,
     /// Memory for movable pages only.
     Movable = 3,

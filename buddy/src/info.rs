@@ -1,7 +1,7 @@
 //! Reports: `/proc/buddyinfo`, `/proc/pagetypeinfo`, fragmentation indices, and counters.
 //!
-//! Reserved but uncommitted memory counts as free, in the blocks that a commit would create. Its size is also reported
-//! separately.
+//! Reserved but uncommitted memory counts as free, in the blocks that a commit would create. The size of uncommitted
+//! memory is also reported separately.
 
 use crate::allocator::{CachedZone, PageAllocator};
 use crate::gfp::{MigrateType, ZoneKind};
@@ -163,7 +163,7 @@ impl ZoneInfo {
         let wanted = self.free_pages() * 1000 / u64::from(order.pages());
         1000 - ((1000 + wanted) / blocks) as i64
     }
-    /// Fraction of the free memory that is unusable for `order`, in 1/1,000 (the kernel's `unusable_index`). 1,000 if
+    /// Fraction of the free memory that is unusable for `order`, in 1/1,000 (the kernel's `unusable_index`); 1,000 if
     /// nothing is free.
     pub fn unusable_free_index(&self, order: Order) -> u64 {
         let free = self.free_pages();

@@ -45,7 +45,7 @@ impl Round for PageRound {
 /// The magazine layers of one zone.
 #[derive(Debug)]
 pub(crate) struct PerCpuPages {
-    /// Layers by order, and then by type. There is only one type if pages are not grouped.
+    /// Layers by order, and then by type. If pages are not grouped, there is only one type.
     layers: Box<[Layer<PageRound, StackMemory>]>,
     types: usize,
 }
@@ -108,7 +108,6 @@ impl PerCpuPages {
         });
         reaped.sum()
     }
-    /// Number of pages in the magazines.
     pub(crate) fn pages(&self) -> u64 {
         let held = self.layers().map(|(order, layer)| {
             let stats = layer.stats();

@@ -108,7 +108,6 @@ impl Order {
         debug_assert!(self.0 > 0);
         Self(self.0 - 1)
     }
-    /// Returns the orders `self..=last`, ascending.
     pub(crate) fn through(self, last: Self) -> impl DoubleEndedIterator<Item = Self> {
         (self.0..=last.0).map(Self)
     }

@@ -4,10 +4,10 @@
 //! readable and writable. The first touch of a page backs it with zeros. A decommit returns the backing and makes the
 //! part inaccessible. A later use faults instead of silently reading zeros.
 //!
-//! There are three backends. [`Backend::Os`] is the shipping backend: `mapped`, on Linux. [`Backend::Heap`] is plain
-//! heap memory behind the same interface. It is for models (loom runs thousands of executions in one address space) and
-//! for programs that must not map. With `--cfg uslab_heap`, and on systems other than Linux, `Os` is also the heap.
-//! [`Backend::Phantom`] has no memory: a simulator's pages are only addresses.
+//! The crate has three memory backends. [`Backend::Os`] is the shipping backend: `mapped`, on Linux. [`Backend::Heap`]
+//! is plain heap memory behind the same interface. The heap backend is for models (loom runs thousands of executions in
+//! one address space) and for programs that must not map. With `--cfg uslab_heap`, and on systems other than Linux,
+//! `Os` is also the heap. [`Backend::Phantom`] has no memory: a simulator's pages are only addresses.
 //!
 //! A refused reservation (`ulimit -v`, strict overcommit, a container) is an ordinary outcome. [`reserve_most`] then
 //! halves the size until it succeeds.
@@ -235,7 +235,8 @@ impl Region {
     /// inaccessible, or readable as zero (see [`Uncommitted`]). On [`Backend::Heap`], the range becomes zero and stays
     /// accessible.
     ///
-    /// Returns `false` if the range stays accessible. Its memory is then still returned, unless it is locked.
+    /// Returns `false` if the range stays accessible. The memory of an accessible range is still returned, unless it is
+    /// locked.
     ///
     /// # Safety
     /// No thread may use the bytes in `range` until they are committed again.
@@ -432,7 +433,7 @@ impl Region {
 /// systems without mappings these are plain numbers, for which `add` is not allowed.
 ///
 /// # Safety
-/// Both addresses must be in one region, or the result must be one past the region's end.
+/// `base` and the result must be in one region, or the result must be one past the region's end.
 #[inline(always)]
 pub unsafe fn behind(base: NonNull<u8>, bytes: usize) -> NonNull<u8> {
     // SAFETY: both addresses are in one region, by this function's contract. A region does not wrap around, so the sum
@@ -603,7 +604,7 @@ impl Reservation {
     }
 }
 
-/// A region that is committed on demand, from its start upwards. For the memory of side tables.
+/// A region that is committed on demand, from its start upwards. It is used for the memory of side tables.
 #[derive(Debug)]
 pub struct Reserved {
     region: Region,
@@ -678,8 +679,8 @@ impl Reserved {
     /// During the call, no thread may use memory after `bytes` bytes, request a commit of that memory, or cut the
     /// region.
     pub unsafe fn cut(&self, bytes: usize) -> bool {
-        // A concurrent commit was requested for at most `bytes` bytes, or for bytes that are already committed. Such a
-        // commit runs ahead by at most `ahead` bytes.
+        // A concurrent commit was requested for at most `bytes` bytes, or for bytes that are already committed. A
+        // concurrent commit runs ahead by at most `ahead` bytes.
         let ahead = Self::MOST + Self::STEP;
         // SAFETY: no thread uses the cut part, by this function's contract. The margin covers concurrent commits.
         unsafe { self.region.cut(bytes.max(self.committed()).next_multiple_of(Self::STEP) + ahead) }
@@ -918,7 +919,7 @@ mod tests {
         assert!(cut.is_sorted_by(|low, high| end(low) <= high.base().addr().get()));
         drop(cut.swap_remove(1));
         assert!(cut.iter().all(|region| region.commit(0..4096)), "the others stay");
-        // Such a request is refused like a reservation, and on the heap.
+        // A request above the limit is refused like a reservation, and on the heap.
         let faults = Faults::new(1);
         faults.arm(crate::faults::Rule::parse_all("reserve:times=1", &crate::faults::POINTS).unwrap());
         assert!(Reservation::with_pages(4096, pages, align, backend, &faults).is_none());

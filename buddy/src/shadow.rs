@@ -43,7 +43,6 @@ pub(crate) enum Op {
         nth: u8,
         times: Option<u8>,
     },
-    /// Ends all refusals.
     Grant,
 }
 
@@ -81,7 +80,6 @@ fn config(u: &mut Unstructured<'_>) -> Result<PageConfig> {
     })
 }
 
-/// The allocated blocks.
 struct Shadow {
     pages: PageAllocator,
     faults: Faults,

@@ -206,7 +206,7 @@ impl Tables {
     }
 
     /// Makes all inlined paths miss from now on, and the paths of frees by address only if `with_frees` is set: see
-    /// [`Table::close_inlined`]. Returns `false` if closing fails. The paths are then open.
+    /// [`Table::close_inlined`]. Returns `false` if closing fails. If closing fails, the inlined paths are open.
     pub fn close_inlined(&self, with_frees: bool) -> bool {
         // The lock is held throughout, so that a concurrently created table is closed, too.
         let tables = self.tables.lock();

@@ -177,7 +177,7 @@ fn only_pages_not_known_to_be_zero_are_written() {
     let pages = made(config);
     let order = order(6);
     let zeroed = || pages.alloc_block(order, Gfp::ZERO, None).unwrap();
-    // Both halves of each split block were never used.
+    // Both halves of each split block were never used, so their pages are zero.
     let (mut a, b) = (zeroed(), zeroed());
     assert_eq!([&a, &b].map(|block| resident_pages(&pages, block)), [0, 0]);
     // The block was used, freed and merged with an unused block.
@@ -431,8 +431,9 @@ fn stolen_block_is_the_smallest_and_returns_to_its_type() {
     audited(&pages);
 }
 
-/// Allocates three pageblocks of 64 pages and a tail in blocks of `size` with `gfp`. Then frees the blocks of the first
-/// pageblock that `freed` selects (by number), and allocates `more`. Returns (claims, steals) of the last step.
+/// Allocates three pageblocks of 64 pages and a tail in blocks of `size` with `gfp`. After that, frees the blocks of
+/// the first pageblock that `freed` selects (by number), and allocates `more`. Returns (claims, steals) of the last
+/// step.
 fn fallback(
     tail: u32,
     (size, gfp): (Order, Gfp),
@@ -773,8 +774,8 @@ fn idle_per_cpu_pages_are_reaped() {
     assert_eq!(pages.info().per_cpu(), 0);
 }
 
-/// Pages that users free in a reap count as unused for an interval. These pages are decommitted with the other free
-/// pages, and no CPU keeps them.
+/// Pages that users free in a reap count as unused for an interval. Pages freed in a reap are decommitted with the
+/// other free pages, and no CPU keeps them.
 #[test]
 fn pages_freed_by_a_reap_are_decommitted_immediately() {
     let pages = PageAllocator::new(PageConfig::default_for(Cpus::os())).unwrap();

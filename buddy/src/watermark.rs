@@ -18,8 +18,8 @@ pub const TINY: u32 = 64;
 /// The kernel's default of `vm.watermark_scale_factor`, in 1/10,000 of a zone: the distance between marks.
 pub const SCALE_FACTOR: u32 = 10;
 
-/// The reserve of each zone against requests for a higher zone, as 1/ratio of the higher zones' pages. 0 reserves
-/// nothing.
+/// The reserve of each zone against requests for a higher zone, as 1/ratio of the higher zones' pages. A ratio of 0
+/// reserves nothing.
 const LOWMEM_RESERVE_RATIO: [u32; ZoneKind::COUNT] = [256, 256, 32, 0];
 
 /// A zone's watermarks, in pages.
@@ -44,9 +44,9 @@ pub(crate) fn min_free_pages(lowmem: u64) -> u64 {
 const PCP_TYPES: u64 = 3;
 
 /// Returns the number of pages that the kernel's huge-page daemon keeps free (`set_recommended_min_free_kbytes`). Each
-/// of `zones` zones keeps two pageblocks, so that one is free while another is filled. It also keeps a pageblock for
-/// each pair of migrate types that may mix. The result is at most a 20th of `lowmem`. The kernel takes the 20th of the
-/// pages above the high watermarks, which is slightly less.
+/// of `zones` zones keeps two pageblocks, so that one is free while another is filled. Each zone also keeps a pageblock
+/// for each pair of migrate types that may mix. The result is at most a 20th of `lowmem`. The kernel takes the 20th of
+/// the pages above the high watermarks, which is slightly less.
 pub(crate) fn huge_page_free_pages(pageblock: u64, zones: u64, lowmem: u64) -> u64 {
     (pageblock * zones * (2 + PCP_TYPES * PCP_TYPES)).min(lowmem / 20)
 }

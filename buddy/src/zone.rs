@@ -14,8 +14,8 @@
 //!   2. reserved memory that was never committed, or was decommitted, and has no type yet;
 //!   3. *claim*: takes over the whole pageblock of a free block of a fallback type, largest block first. A block of at
 //!      least a pageblock is always claimed. A smaller block is claimed if half of its pageblock is free or compatible;
-//!   4. *steal*: takes the smallest sufficient block of a fallback type. Its pageblock keeps its type, so that the page
-//!      returns to that type.
+//!   4. *steal*: takes the smallest sufficient block of a fallback type. The pageblock keeps its type, so that the
+//!      stolen page later returns to that type.
 //! * **Placement.** A freed block is put at the back of its list if the buddy of its merged block is free: later the
 //!   two may merge into a block two orders up.
 //!
@@ -36,9 +36,9 @@
 //!
 //! The counter `backed` has the number of free backed pages. The largest blocks are returned first:
 //! * frees return the pages above the *surplus*, down to three quarters of it. The surplus is an eighth of the pages in
-//!   use, between a sixteenth of [`ZoneShared::keep`] and all of it. The lower bound adapts. It doubles when as many
-//!   pages as the bound were returned and used again. It halves when four times as many were returned and few of them
-//!   used again;
+//!   use, between a sixteenth of [`ZoneShared::keep`] and all of it. The lower bound of the surplus doubles when as
+//!   many pages as the bound were returned and used again. The lower bound halves when four times as many pages were
+//!   returned and few of them used again;
 //! * [`decommit_idle`](Zone::decommit_idle) returns as many pages as were free throughout since its last call, and the
 //!   pages that a reap has just freed;
 //! * [`decommit_free`](Zone::decommit_free) returns all free pages.
@@ -54,7 +54,7 @@
 //! Each zone has one lock, a leaf: no other lock is taken under it, except that a charge locks the following zones. No
 //! foreign code runs under the lock, except the code that fills and empties a magazine for the calling layer. The lock
 //! protects the free areas, the links and states of free frames, and the commitment. Pageblock types are written under
-//! the lock. They are also read without the lock, as a hint, to choose a magazine.
+//! the lock. Pageblock types are also read without the lock, as a hint, to choose a magazine.
 
 use crate::error::Limit;
 use crate::faults::{Call, Faults, PAGE};
@@ -126,8 +126,7 @@ pub(crate) struct AddressLimit {
     pub(crate) tables: Counter,
 }
 
-/// Bytes of addresses left to other mappings from the time that a limit is seen. At most an eighth of a small limit. A
-/// thread's stack takes 8 MiB.
+/// Bytes of addresses left to other mappings from the time that a limit is seen; at most an eighth of a small limit.
 const OTHERS: usize = 32 << 20;
 
 impl ZoneShared {
@@ -195,7 +194,6 @@ pub struct ZoneEvents {
 }
 
 impl ZoneEvents {
-    /// Number of system calls that supplied or returned memory.
     fn system_calls(&self) -> u64 {
         self.commits + self.commits_refused + self.decommits
     }
@@ -372,7 +370,7 @@ fn decode(kept: &Fixed) -> MigrateType {
 pub(crate) struct Wanted {
     pub(crate) order: Order,
     pub(crate) mobility: MigrateType,
-    /// Number of pages that must stay free. `None` ignores watermarks.
+    /// Number of pages that must stay free; `None` ignores watermarks.
     pub(crate) floor: Option<u32>,
 }
 
@@ -984,10 +982,10 @@ impl Zone {
 
     // --- Charges ---------------------------------------------------------------------------------------------
 
-    /// Withdraws free pages, down to the minimum watermark. `others` charges the following zones. It receives the
-    /// number of pages for which this zone has room, charges as many pages as it can, and returns the rest. This zone
-    /// charges as many of the remaining pages as it can, and returns the rest. If `others` returns `None`, the charge
-    /// is refused and changes nothing.
+    /// Withdraws free pages, down to the minimum watermark. `others` is the function that charges the following zones.
+    /// `others` receives the number of pages for which this zone has room, charges as many pages as it can, and returns
+    /// the rest. Finally this zone charges as many of the remaining pages as it can, and `charge` returns the rest. If
+    /// `others` returns `None`, the charge is refused and changes nothing.
     pub(crate) fn charge(&self, others: impl FnOnce(u32) -> Option<u32>) -> Option<u32> {
         // Nested: the thread holds the locks of earlier zones, in ascending order.
         let mut inner = self.inner.lock_nested();

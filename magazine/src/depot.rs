@@ -1,18 +1,18 @@
 //! The depot: full magazines of one class that the CPUs of a node share under one lock.
 //!
 //! A CPU visits the depot at most once per magazine, so a plain lock suffices. Contention costs the transfer of cache
-//! lines; a lock-free pair of stacks was not faster. The depot copies magazines in and out. Therefore one visit takes
+//! lines; a lock-free pair of stacks was not faster. The depot copies magazines in and out. One visit therefore takes
 //! the lock once, and the depot keeps no empty magazines. Finding an empty depot costs no lock, because the length is
 //! readable without the lock. The table's memory holds the magazines. A depot requests more memory as it grows, and
 //! returns unused memory at a reap. An allocator may be built on this crate, so a visit to the depot allocates nothing.
 //! An unused depot takes only a few words.
 //!
-//! **Working set** (Bonwick & Adams 2001, section 3.7): the depot records its minimum length since the last reap. That
-//! number of magazines was not needed during the whole interval. These magazines are surplus.
+//! **Working set** (Bonwick & Adams 2001, section 3.7): the depot records its minimum length since the last reap. A
+//! magazine below the minimum length was not needed during the whole interval, and is *surplus*.
 //!
-//! **Budget**: a depot always keeps its first [`FREE`] magazines. It keeps more only while all depots of the
-//! [`DepotBudget`] together hold fewer bytes than the budget. Therefore a depot with only a few magazines does not
-//! write the shared counter of the budget.
+//! **Budget**: a depot always keeps its first [`FREE`] magazines. A depot keeps further magazines only while all depots
+//! of the [`DepotBudget`] together hold fewer bytes than the budget. A depot with only a few magazines therefore does
+//! not write the shared counter of the budget.
 
 use crate::cpu::Cpus;
 use crate::magazine::Magazine;
@@ -117,7 +117,7 @@ pub struct DepotBudget {
 }
 
 impl DepotBudget {
-    /// Bytes per CPU. The budget of all CPUs is at least [`LEAST`](Self::LEAST).
+    /// Bytes of the budget per CPU. The budget of all CPUs is at least [`LEAST`](Self::LEAST).
     const PER_CPU: u64 = 1 << 20;
     const LEAST: u64 = 16 << 20;
 
@@ -165,12 +165,12 @@ pub(crate) struct Full {
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Depot {
-    /// Number of visits that moved a magazine. Written under the lock.
+    /// Number of visits that moved a magazine, written under the lock.
     pub(crate) exchanges: Counter,
     /// Number of magazines. Written under the lock, and read without the lock as a hint.
     len: AtomicU32,
     limit: u32,
-    /// Number of bytes that a magazine represents. 0 if the budget does not count the magazines.
+    /// Number of bytes that a magazine represents; 0 if the budget does not count the magazines.
     bytes: u64,
     pub(crate) full: ForkMutex<Full>,
     /// Number of visits that found the lock taken.

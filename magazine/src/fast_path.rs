@@ -65,7 +65,7 @@ impl<R: Round, M: Memory> FastPath<R, M> {
     pub(crate) fn class(&self) -> Class {
         self.class
     }
-    /// Byte offset from the start of a region to the head of the class's stack, for a static path. 0 if the fast path
+    /// Byte offset from the start of a region to the head of the class's stack, for a static path; 0 if the fast path
     /// always misses.
     #[inline(always)]
     pub fn stack(&self) -> u32 {
@@ -76,8 +76,8 @@ impl<R: Round, M: Memory> FastPath<R, M> {
         (&raw const self.class.stack).addr()
     }
 
-    /// Returns the number of the CPU on which this thread runs, as a hint. Valid only if restartable sequences serve
-    /// the table.
+    /// Returns the number of the CPU on which this thread runs, as a hint. The number is valid only if restartable
+    /// sequences serve the table.
     #[inline(always)]
     pub fn cpu(&self) -> u32 {
         self.pcpu.cpu()

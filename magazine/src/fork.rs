@@ -1,7 +1,7 @@
 //! Forking while other threads allocate.
 //!
 //! The child of a multi-threaded process has only the thread that forked. A lock that another thread held would stay
-//! locked in the child for ever, and the protected data might be half changed. Therefore the forking thread acquires
+//! locked in the child for ever, and the protected data might be half changed. The forking thread therefore acquires
 //! every lock before the fork, in the [lock order](crate::sync::Rank). Parent and child release the locks after the
 //! fork. Another thread may also have *claimed* its CPU's region, and no lock waits for a claim. The child drops such
 //! claims.
@@ -21,9 +21,9 @@ use crate::sync::rank::held_for_a_fork;
 /// # Why everything here is `unsafe`
 ///
 /// Dropping the claim of a live thread would give one object to two threads. Locks that are never released stop every
-/// other thread. No exact check is possible. A child that shares its parent's memory (`vfork`, `clone(CLONE_VM)`) has
-/// another process id although the threads live. A child in a new PID namespace may have the same id although they do
-/// not. Only the caller of `fork`, which is itself `unsafe`, knows whether the threads live.
+/// other thread. No exact check of the threads is possible. A child that shares its parent's memory (`vfork`,
+/// `clone(CLONE_VM)`) has another process id although the threads live. A child in a new PID namespace may have the
+/// same id although they do not. Only the caller of `fork`, which is itself `unsafe`, knows whether the threads live.
 ///
 /// ```compile_fail,E0133
 /// # use uslab_magazine::Fork;
@@ -58,8 +58,8 @@ pub trait Fork {
     /// # Safety
     /// After `before_fork`, the calling thread forks, or decides not to. The thread then calls
     /// [`after_fork_in_parent`](Self::after_fork_in_parent) in this process, and
-    /// [`after_fork_in_child`](Self::after_fork_in_child) in the child, if there is one. Until that call, the thread
-    /// neither uses nor moves nor drops `self`.
+    /// [`after_fork_in_child`](Self::after_fork_in_child) in the child, if there is one. Before the `after_fork` call,
+    /// the thread neither uses nor moves nor drops `self`.
     ///
     /// # Panics
     /// Panics in debug builds if the thread already holds one of the locks. A second call of `before_fork` without a

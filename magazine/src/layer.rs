@@ -85,7 +85,8 @@ pub struct Config {
     pub first_fill: u16,
     /// Number of magazines that a CPU's stack holds in addition to the required two.
     ///
-    /// A stack should hold the whole batch of rounds that a CPU cycles through. Such a batch never leaves the stack.
+    /// A stack should hold the whole batch of rounds that a CPU cycles through, because such a batch never leaves the
+    /// stack.
     pub stock: u16,
     /// Number of magazines that each node's depot keeps, up to [`MAX_DEPOT`]. The supplier gets all further magazines.
     pub depot_limit: u32,
@@ -121,7 +122,8 @@ impl Config {
     }
 }
 
-/// Counters of a layer. Counters are exact when no operation runs. Otherwise each counter is a separate snapshot.
+/// Counters of a layer. Counters are exact when no operation runs. While operations run, each counter is a separate
+/// snapshot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     /// Number of rounds allocated, on all paths.
@@ -149,7 +151,7 @@ pub struct Stats {
     pub busy: u64,
     /// The mechanism that serves the stacks.
     pub mechanism: Mechanism,
-    /// Number of restarts of restartable sequences in this *process*. 0 under other mechanisms.
+    /// Number of restarts of restartable sequences in this *process*; 0 under other mechanisms.
     pub aborts: u64,
     /// Number of magazines that CPUs and depots hold now, including partly filled magazines.
     pub magazines: u64,
@@ -159,8 +161,8 @@ pub struct Stats {
 
 static INJECTED_YIELDS: Fixed = Fixed::new(0);
 
-/// Makes every `n`-th miss in the process yield before its slow path, in debug builds for stress tests. 0 disables the
-/// yield. Without the yields, interleavings between a miss and its slow path are too rare to test.
+/// Makes every `n`-th miss in the process yield before its slow path, in debug builds for stress tests. An `n` of 0
+/// disables the yield. Without the yields, interleavings between a miss and its slow path are too rare to test.
 #[doc(hidden)]
 pub fn yield_every(n: u32) {
     INJECTED_YIELDS.set(n);
@@ -433,8 +435,8 @@ impl<R: Round, M: Memory> Layer<R, M> {
         let at = self.this_node();
         let node = &self.nodes[at as usize];
         let mut magazine = Magazine::new();
-        // On a CPU without a region, or while the class is drained, nothing can be pushed. Only one round is then
-        // requested.
+        // On a CPU without a region, or while the class is drained, nothing can be pushed. The allocation then requests
+        // only one round.
         let open = self.table.region(self.cpus().current()).is_some()
             && self.table.limit(node.class()).load(crate::sync::Ordering::Relaxed) > 0;
         if !(open && node.depot.take(op, &self.table.depots, &mut magazine)) {

@@ -10,9 +10,9 @@
 //! * **tcmalloc's per-CPU mode**. Each CPU has one **region** with a stack of pointers for each class. A restartable
 //!   sequence pops or pushes with plain loads and stores, and commits by one store.
 //! * **This crate's table**. One [`Table`] of regions serves all [layers](Layer). A region costs no memory before its
-//!   CPU's first miss. A drain points a CPU's region pointer to a region of zeros, in which every operation misses.
-//!   Therefore no fast path tests for a drain, and one fence serves all CPUs and classes. Without restartable
-//!   sequences, a claim of the region has the same effect. Restartable sequences and claims are both model-checked.
+//!   CPU's first miss. A drain points a CPU's region pointer to a region of zeros, in which every operation misses. No
+//!   fast path therefore tests for a drain, and one fence serves all CPUs and classes. Without restartable sequences, a
+//!   claim of the region has the same effect. Restartable sequences and claims are both model-checked.
 //!
 //! The caller's [`Supplier`] supplies rounds to the depot. The crate does not depend on pages or objects. `uslab-buddy`
 //! caches pages with it, and `uslab` caches objects.

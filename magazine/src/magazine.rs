@@ -52,8 +52,8 @@ impl Magazine {
         self.rounds[..other.len()].copy_from_slice(other.rounds());
         self.len = other.len;
     }
-    /// Sets the length to `len` if `fill` returns `true`, after it wrote `len` rounds. Otherwise the magazine stays
-    /// empty.
+    /// Sets the length to `len` if `fill` returns `true`, after it wrote `len` rounds. If `fill` returns `false`, the
+    /// magazine stays empty.
     #[allow(dead_code, reason = "for restartable sequences, which are not in every build")]
     #[inline]
     pub(crate) fn fill_with(&mut self, len: u32, fill: impl FnOnce(*mut NonNull<u8>) -> bool) -> bool {

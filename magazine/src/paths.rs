@@ -58,8 +58,8 @@ impl Path {
     }
 }
 
-/// Numbers of operations by level. The numbers are exact when no operation runs. Otherwise each number is a separate
-/// snapshot.
+/// Numbers of operations by level. The numbers are exact when no operation runs. While operations run, each number is a
+/// separate snapshot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Paths {
@@ -149,8 +149,8 @@ impl PathCounts {
             self.0[at].add(n);
         }
     }
-    /// Returns the current counts. Call `now` *before* reading the number of operations. Otherwise a concurrent
-    /// operation may be counted only here.
+    /// Returns the current counts. Call `now` *before* reading the number of operations. Read in the other order, a
+    /// concurrent operation would be counted only here.
     pub fn now(&self) -> Paths {
         let [depot, slab, pages, commit] = self.0.each_ref().map(Counter::get);
         Paths { cpu: 0, depot, slab, pages, commit }

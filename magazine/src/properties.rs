@@ -380,7 +380,7 @@ fn rounds_of_another_node_go_home_in_magazines() {
     let supplier = TestSupplier::new(0, 2);
     on_cpu(0);
     (1..=18).for_each(|b| layer.free(&supplier, TestRound(b)));
-    // There are nine rounds of each node. Eight fit a stack, so one magazine of each node is in its depot.
+    // Each node has nine rounds. Eight fit a stack, so one magazine of each node is in its depot.
     let s = layer.stats();
     assert_eq!((s.other_node_frees, s.paths.slab, s.in_magazines, s.in_depot), (9, 0, 10, 8));
     on_cpu(1);

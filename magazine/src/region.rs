@@ -14,8 +14,8 @@
 //!   the next pop passes the round to a user that writes to it. A stack with at least `quiet` rounds will give its
 //!   newest magazine away. The stack of a CPU that only frees always has at least `quiet` rounds. The stack of a CPU
 //!   that also allocates rarely does.
-//! * A word that is always null, followed by the rounds. A pop that reads the null word has missed. No other test
-//!   exists.
+//! * A word that is always null, followed by the rounds. A pop that reads the null word has missed. A pop makes no
+//!   other test.
 //! * A push misses if its round is already on top, because the round was freed twice. The slow path can detect the
 //!   double free.
 //! * `seen` and the notes (`taken`, `served`, `backed`, `going`) are used by drains.
@@ -74,7 +74,6 @@ impl Pages {
     pub(crate) fn has(&self, page: usize) -> bool {
         self.0[page / 64] & 1 << (page % 64) != 0
     }
-    /// Returns the runs of consecutive pages.
     pub(crate) fn runs(&self) -> impl Iterator<Item = core::ops::Range<usize>> + '_ {
         let (mut at, end) = (0, 64 * self.0.len());
         core::iter::from_fn(move || {
@@ -139,8 +138,8 @@ impl Region<'_> {
         // SAFETY: the caller is an operation of the CPU or owns the region, so no other thread accesses the cell.
         self.cap_cell(class).with_mut(|p| unsafe { *p = cap });
     }
-    /// Returns round `i`, counted from 1. `None` is the null word. Only operations of the region's CPU, and the
-    /// region's owner, may call `round`.
+    /// Returns round `i`, counted from 1. Place 0 is the null word, for which `round` returns `None`. Only operations
+    /// of the region's CPU, and the region's owner, may call `round`.
     #[inline(always)]
     pub(crate) fn round(&self, class: Class, i: u32) -> Option<NonNull<u8>> {
         // SAFETY: the caller is an operation of the CPU or owns the region, so no other thread writes the place.
@@ -189,7 +188,7 @@ impl Region<'_> {
     /// Pushes all `rounds` on the class's stack, or none. A batch may double `cap`, or raise it to what the batch
     /// needs, within the limit and the committed part.
     ///
-    /// The new `cap` is computed from values that this operation has read. Therefore the new `cap` is valid even if the
+    /// The new `cap` is computed from values that this operation has read. The new `cap` is therefore valid even if the
     /// operation is aborted afterwards.
     pub(crate) fn push_batch(&self, class: Class, rounds: &[NonNull<u8>], commit: Commit) -> bool {
         let head = self.head(class);

@@ -4,7 +4,7 @@ use core::ptr::NonNull;
 
 /// A value in a magazine: anything that fits a pointer.
 ///
-/// Another thread of the same CPU may allocate a round that one thread freed. Therefore rounds must be `Send`, and
+/// Another thread of the same CPU may allocate a round that one thread freed. Rounds must therefore be `Send`, and
 /// threads may share any layer.
 ///
 /// ```compile_fail,E0277
@@ -21,7 +21,7 @@ use core::ptr::NonNull;
 /// }
 /// ```
 pub trait Round: Copy + Send {
-    /// Converts the round to a pointer. For a number, use `NonNull::without_provenance`.
+    /// Converts the round to a pointer. Numbers are converted with `NonNull::without_provenance`.
     fn into_raw(self) -> NonNull<u8>;
     /// Converts a pointer back to the round.
     ///

@@ -5,8 +5,9 @@
 //! and D1-D5 the depot. Each scenario ends with the census of `world`.
 //!
 //! All scenarios except the depot's run twice: with the claimed slot, and with the token model of restartable
-//! sequences. loom's scenarios are small and exhaustive, and each script of migrations and aborts is a separate model.
-//! shuttle's scenarios are larger, sampled, and sequentially consistent. Only loom checks the memory orderings.
+//! sequences. In loom, scenarios are small and exhaustive, and each script of migrations and aborts is a separate
+//! model. In shuttle, scenarios are larger, sampled, and sequentially consistent. Memory orderings are checked only by
+//! loom.
 
 #[cfg(shuttle)]
 #[path = "../../tests/kit/linearizable.rs"]

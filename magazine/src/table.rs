@@ -19,8 +19,8 @@
 //! 4. restores the word;
 //! 5. gives the rounds of the closed stacks away.
 //!
-//! The CPU misses only during steps 1 to 4. These steps take a few stores per class, whatever the number of rounds. One
-//! fence serves all CPUs and all classes of a drain.
+//! The CPU misses only during steps 1 to 4. Steps 1 to 4 take a few stores per class, whatever the number of rounds.
+//! One fence serves all CPUs and all classes of a drain.
 //!
 //! *Three sets of words.* Inlined paths read a separate set of words, and inlined frees by address read a third set.
 //! The inlined paths can therefore be closed separately ([`Table::close_inlined`]). Closed paths always miss, and the
@@ -34,10 +34,10 @@
 //! 2. No thread writes to the empty region: an uncommitted region refuses every push and every widening.
 //! 3. A word changes only under the lock of drains, and is restored before any other lock is taken.
 //! 4. A CPU's first miss in a class opens the class's stack on the CPU, under the lock of drains. The stack stays
-//!    closed while a drain is giving away rounds of the class. A drain closes the stack again. Therefore a drain knows
+//!    closed while a drain is giving away rounds of the class. A drain closes the stack again. A drain therefore knows
 //!    which CPUs can use a class, and leaves the other CPUs alone.
 //! 5. A class number gets another owner only when its stacks are permanently closed on all CPUs.
-//! 6. Taken rounds belong to the drain whose number they bear. Until that drain begins to give the rounds away, another
+//! 6. Taken rounds belong to the drain whose number they bear. Until a drain begins to give its rounds away, another
 //!    drain of the class may take them over, under the lock of drains.
 //! 7. A page of stacks is decommitted only while all its stacks are closed, and no drain has rounds on the page.
 //!
@@ -105,11 +105,11 @@ struct Number {
     open: Counter,
     /// Number of rounds that a full stack gives away: a magazine.
     magazine: Counter,
-    /// Number of the sweep group that takes from this class. 0 for no group.
+    /// Number of the sweep group that takes from this class; 0 for no group.
     swept: Counter,
     /// Number of running drains of the class. The lock of drains protects the cell.
     drains: UnsafeCell<u32>,
-    /// Number of the drain whose taken rounds wait to be given away. 0 if no rounds wait. The lock of drains protects
+    /// Number of the drain whose taken rounds wait to be given away; 0 if no rounds wait. The lock of drains protects
     /// the cell.
     waiting: UnsafeCell<u64>,
     /// Byte offset of the class's stack in a region, and the size of its room as a power of two of cache lines. The
@@ -129,7 +129,7 @@ impl Number {
     fn quiet(&self, limit: u16) -> u16 {
         limit.saturating_sub(self.magazine.get() as u16)
     }
-    /// The pages of the class's room. Empty if the class has no room yet.
+    /// The pages of the class's room; empty if the class has no room yet.
     fn pages(&self) -> Range<usize> {
         match self.stack.get() as usize / PAGE {
             0 if !MODEL => 0..0,
@@ -400,7 +400,6 @@ impl<M: Memory> Table<M> {
         Some(class)
     }
 
-    /// Returns the class of a number that has a room.
     fn named(&self, index: u32) -> Class {
         Class { index, stack: self.numbers[index as usize].stack.get() as u32 }
     }
@@ -431,8 +430,8 @@ impl<M: Memory> Table<M> {
         }
     }
 
-    /// Sets the number of usable places of the class's stacks. 0 closes the class permanently. `limit` is called under
-    /// the lock, so that the last caller with a new result wins.
+    /// Sets the number of usable places of the class's stacks. A limit of 0 closes the class permanently. `limit` is
+    /// called under the lock, so that the last caller with a new result wins.
     ///
     /// Rounds above the limit stay until they are used, or a drain takes them.
     pub(crate) fn set_limit(&self, class: Class, limit: impl FnOnce() -> u16) {
@@ -601,8 +600,8 @@ impl<M: Memory> Fork for Table<M> {
         }
         // Rounds that drains of other threads had taken and not begun to give away return to their stacks.
         for (class, number) in self.all() {
-            // Rounds that drains of this thread give away stay with these drains. Their stacks are closed until the
-            // drains end.
+            // Rounds that drains of this thread give away stay with these drains. The stacks of these rounds are closed
+            // until the drains end.
             let own = Giving::own(self.address(), class);
             // SAFETY: the child of a fork has one thread.
             let drains = number.drains.with_mut(|p| unsafe { p.replace(own.clone().count() as u32) });

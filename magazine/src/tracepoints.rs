@@ -11,8 +11,9 @@
 //!
 //! With the feature `usdt`, each step is also a USDT probe, to which `perf`, `bpftrace` and gdb can attach in the
 //! running program. The probe's provider is `uslab`, its name is the step's name, and its arguments are the step's
-//! fields. Each operation begins with the probe `uslab:Operation`. Its arguments are [`What`] as a number, and the
-//! address and length of the name, which is not null-terminated. A probe costs a `nop`, and its arguments in registers.
+//! fields. Each operation begins with the probe `uslab:Operation`. The arguments of `uslab:Operation` are [`What`] as a
+//! number, and the address and length of the name, which is not null-terminated. A probe costs a `nop`, and its
+//! arguments in registers.
 //!
 //! Comparison with the kernel: tracepoints (`include/linux/tracepoint.h`) record under locks into ring buffers, which
 //! are read later and lose overwritten entries.
@@ -144,7 +145,7 @@ pub struct Observed<'a> {
     pub what: What,
     /// The CPU at the operation's start.
     pub cpu: u32,
-    /// Name of the cache, or size of the page blocks. Empty if the operation involves several.
+    /// Name of the cache, or size of the page blocks; empty if the operation involves several.
     pub name: &'a str,
     /// The highest level that the operation has reached.
     pub path: Path,

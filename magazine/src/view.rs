@@ -26,7 +26,7 @@ pub struct LayerView<T> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CpuView<T> {
     /// The magazines of the CPU's stack, the serving magazine first. All other magazines are full. Rounds of other
-    /// nodes come last. They return to their node in separate magazines.
+    /// nodes come last. Rounds of other nodes return to their node in separate magazines.
     pub magazines: Vec<MagazineView<T>>,
     /// Maximum number of magazines on the stack.
     pub most: u32,
@@ -48,8 +48,9 @@ pub struct MagazineView<T> {
     pub capacity: u32,
 }
 
-/// For debuggers: byte offset from a stack's head, whose low 16 bits are the number of rounds, to its lowest round.
-/// Then byte offsets in a depot's slot: the next slot's address, the magazine's length, and the rounds.
+/// For debuggers: byte offset from a stack's head, whose low 16 bits are the number of rounds, to its lowest round. The
+/// other three numbers are byte offsets in a depot's slot: the next slot's address, the magazine's length, and the
+/// rounds.
 #[doc(hidden)]
 pub const LAYOUT: [usize; 4] = {
     let [next, len, rounds] = Slot::LAYOUT;

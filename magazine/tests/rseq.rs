@@ -66,7 +66,7 @@ struct Setting {
     threads: Threads,
     /// Every n-th miss yields before its batch.
     yields: u32,
-    /// Pause between two drains. `None` disables drains.
+    /// Pause between two drains; `None` disables drains.
     drains: Option<Duration>,
     operations: usize,
 }
@@ -332,7 +332,7 @@ fn pinned_workers_touch_as_many_regions() {
             // Each CPU has filled a magazine.
             let stats = layer.stats();
             assert_eq!(stats.in_magazines, 4 * (done as u64 + 1), "{}: {stats:?}", cpus.mechanism());
-            // The allocation filled the magazine.
+            // The first allocation filled the magazine of the thread's CPU.
             let done = done as u64 + 1;
             assert_eq!(
                 (stats.paths.slab, stats.paths.cpu, stats.busy),

@@ -40,7 +40,6 @@ impl Connection {
 }
 
 object_cache! {
-    /// All connections.
     static CONNECTIONS: ObjectCache<Connection> =
         ObjectCache::builder("connection").ctor(Connection::new).reset(Connection::reset).build();
 }

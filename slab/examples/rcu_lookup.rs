@@ -1,4 +1,5 @@
-//! A hash table that is read without a lock or a write to shared memory. Its nodes are objects of a type-stable cache.
+//! A hash table that is read without a lock or a write to shared memory. The nodes of the table are objects of a
+//! type-stable cache.
 //!
 //! A reader is pinned, so every node that the reader finds stays a node. A node may be freed and reused for another
 //! entry while it is read, so the reader checks three conditions:
@@ -133,7 +134,6 @@ const KEYS: u64 = 64;
 const READERS: u64 = 3;
 const LOOKUPS: u64 = 200_000;
 
-/// Returns the value of a key in its `n`-th life.
 fn value(key: u64, n: u64) -> u64 {
     key << 32 | n
 }

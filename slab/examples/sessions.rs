@@ -59,7 +59,7 @@ impl Sessions {
         Some((session.client.load(Relaxed), served))
     }
 
-    /// Closes a session. Only one of several concurrent calls returns `true`.
+    /// Closes a session. If several threads close a session concurrently, only one call returns `true`.
     fn close(&self, number: u64) -> bool {
         Handle::from_bits(number).is_some_and(|handle| self.0.free(handle))
     }

@@ -132,8 +132,8 @@ fn plan(config: &PageConfig, pages: u64) -> Vec<Planned> {
 fn reserve_range(config: &PageConfig, range: u32) -> Option<(Reservation, Region, u32)> {
     let (bytes, align) = (range as usize * PAGE_SIZE, config.max_order.bytes());
     let (faults, backend) = (&config.faults, config.backend);
-    // One reservation serves all tables and pages, if a table of stacks fits into its share of the range. Otherwise the
-    // table takes its share of addresses later.
+    // One reservation serves all tables and pages, if a table of stacks fits into its share of the range. If the
+    // reservation does not suffice for a table of stacks, the table takes its share of addresses later.
     let stacks = Tables::footprint(&config.cpus);
     let one = (bytes / Tables::SHARE >= stacks).then(|| {
         let (page, all) = config.beside;

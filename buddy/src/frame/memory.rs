@@ -52,7 +52,7 @@ impl Memory {
     }
 }
 
-/// Under a checker, watches that a page has one owner. Empty in other builds.
+/// Under a checker, watches that a page has one owner; empty in builds without a checker.
 #[derive(Debug)]
 pub(super) struct Life;
 

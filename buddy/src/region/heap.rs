@@ -14,8 +14,8 @@ pub(super) struct Heap {
     layout: Layout,
 }
 
-/// With this alignment, the heap returns zeroed memory without writing to all of it. Larger alignments are made by
-/// allocating more.
+/// With this alignment, the heap returns zeroed memory without writing to all of it. To get a larger alignment, `new`
+/// allocates more bytes than requested.
 const ALIGN: usize = 16;
 
 // SAFETY: the memory is zeroed, has `bytes` bytes from the first aligned address on, and belongs to this value until

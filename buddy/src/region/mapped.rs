@@ -198,7 +198,7 @@ unsafe impl Source for Mapped {
     }
 }
 
-/// Number of places to try for a region that is apart. Each place may be occupied.
+/// Number of places to try for a region that is apart. Other mappings may occupy some of these places.
 const PLACES: usize = 64;
 
 /// Minimum size in bytes at which core dumps leave out inaccessible parts. Each commit then costs one more system call.
@@ -234,8 +234,8 @@ pub(super) fn own_limit() -> Option<u64> {
 /// Implements [`region::address_limit`](super::address_limit). The call allocates nothing.
 pub(super) fn address_limit() -> Option<(usize, usize)> {
     let limit = limit_of(Resource::RLIMIT_AS)?;
-    // The first number is the pages of all mappings, which the kernel counts against the limit. 0 if the number is
-    // unknown.
+    // The first number is the pages of all mappings, which the kernel counts against the limit. The result is 0 if the
+    // number is unknown.
     let mut text = [0; 128];
     let read = std::fs::File::open("/proc/self/statm").and_then(|mut file| file.read(&mut text));
     let text = core::str::from_utf8(&text[..read.unwrap_or(0)]).unwrap_or_default();

@@ -108,7 +108,7 @@ thread_local! {
 pub struct Script {
     /// The thread's CPU at the start.
     pub cpu: u32,
-    /// Number of the CPU read before which the thread migrates, counted from 1. 0 disables the migration.
+    /// Number of the CPU read before which the thread migrates, counted from 1; 0 disables the migration.
     pub at: u32,
     /// The thread's CPU after the migration.
     pub then: u32,
@@ -195,7 +195,7 @@ impl Cpus {
     pub fn mechanism(&self) -> Mechanism {
         self.mechanism
     }
-    /// Number of restarts of restartable sequences in this *process*. 0 if the mechanism is not rseq.
+    /// Number of restarts of restartable sequences in this *process*; 0 if the mechanism is not rseq.
     #[doc(hidden)]
     pub fn aborts(&self) -> u64 {
         rseq::aborts()

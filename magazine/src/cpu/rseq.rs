@@ -16,12 +16,12 @@
 //! rseq`, the kernel stores the thread's CPU number (`cpu_id`), and the thread stores a pointer to the section that it
 //! runs (`rseq_cs`). When the kernel pre-empts or migrates the thread, or delivers a signal, the kernel checks whether
 //! the thread is inside that section. If so, the thread resumes at the section's abort address, which restarts the
-//! section. Therefore a section that reaches its end ran on one CPU, and no other section ran on that CPU in between.
+//! section. A section that reaches its end therefore ran on one CPU, and no other section ran on that CPU in between.
 //!
-//! A section therefore uses plain loads and stores. Its **last instruction is one store**, which makes its effect
-//! visible. Before that store, the section has had no effect; after the store, the operation is complete. Region
-//! operations are four sections of one shape: [`PcpuPtr::pop`], [`PcpuPtr::push`], [`PcpuPtr::push_batch`] and
-//! [`PcpuPtr::pop_batch`].
+//! A section therefore uses plain loads and stores. The **last instruction of a section is one store**, which makes the
+//! section's effect visible. Before that store, the section has had no effect; after the store, the operation is
+//! complete. Region operations are four sections of one shape: [`PcpuPtr::pop`], [`PcpuPtr::push`],
+//! [`PcpuPtr::push_batch`] and [`PcpuPtr::pop_batch`].
 //!
 //! ```text
 //!   4: (abort address, out of line, behind the processor's signature) count the abort
@@ -60,16 +60,17 @@
 //! # When it is used
 //!
 //! [`mechanism`] decides once per process. Restartable sequences need the kernel's rseq membarrier, and threads
-//! registered by the libc (`__rseq_size` is not 0) or by this module ([registration](registration)). Otherwise, and
-//! with **`USLAB_RSEQ=off`** in the environment, the claimed slot serves all operations. A debugger that single-steps
-//! needs `USLAB_RSEQ=off`: every step aborts the section, which never completes. Breakpoints outside a section are
-//! harmless.
+//! registered by the libc (`__rseq_size` is not 0) or by this module ([registration](registration)). Without these
+//! conditions, and with **`USLAB_RSEQ=off`** in the environment, the claimed slot serves all operations. A debugger
+//! that single-steps needs `USLAB_RSEQ=off`: every step aborts the section, which never completes. Breakpoints outside
+//! a section are harmless.
 //!
 //! # One path for both
 //!
 //! An allocation does not test which mechanism is in use. A layer that must not use sections has the same [`PcpuPtr`]
-//! path as any other layer. That path points to the table's empty region, so every section misses. It announces
-//! sections in a thread-local scratch area that the kernel ignores. The test for the mechanism follows the miss.
+//! path as any other layer. The path of a layer without sections points to the table's empty region, so every section
+//! misses. Such a path announces its sections in a thread-local scratch area that the kernel ignores. The test for the
+//! mechanism follows the miss.
 //!
 //! # Measured choices
 //!
@@ -129,9 +130,9 @@ fn area() -> isize {
 }
 
 // Thread-local memory for two areas: a scratch area for layers without sections, and a `struct rseq` for threads that
-// the libc does not register. That `struct rseq` starts as unregistered. The memory is in the static TLS block, as
-// [`scratch`] requires, so its offset is equal in all threads. The symbol is weak: two copies of this crate in one
-// program share the memory.
+// the libc does not register. The `struct rseq` of this module starts as unregistered. The memory is in the static TLS
+// block, as [`scratch`] requires, so its offset is equal in all threads. The symbol is weak: two copies of this crate
+// in one program share the memory.
 global_asm!(
     ".pushsection .tdata.uslab_rseq_scratch, \"awT\", @progbits",
     ".balign 32",
@@ -194,7 +195,8 @@ use descriptor;
 static CHOSEN: Fixed = Fixed::new(0);
 const CLAIMED: u32 = 1;
 
-/// Returns the mechanism for all layers of this process on real CPUs. The first call decides. No call allocates.
+/// Returns the mechanism for all layers of this process on real CPUs. The first call decides. `mechanism` never
+/// allocates.
 pub(crate) fn mechanism() -> Mechanism {
     if chosen() == CLAIMED { Mechanism::Claimed } else { Mechanism::Rseq }
 }
@@ -228,7 +230,7 @@ fn most_cpus() -> Option<u32> {
     const BYTES: usize = 8192 / 8;
     let mut mask = [0_u64; BYTES / size_of::<u64>()];
     // SAFETY: the kernel writes at most `BYTES` bytes to the mask. The direct system call returns the number of bytes
-    // in a mask. The libc's wrapper does not.
+    // in a mask. The libc's wrapper does not return that number.
     let bytes = unsafe { libc::syscall(libc::SYS_sched_getaffinity, 0, BYTES, mask.as_mut_ptr()) };
     let cpus = u32::try_from(bytes).ok()?.checked_mul(8)?;
     (cpus > 0).then_some(cpus.max(MAX_CPUS))
@@ -280,7 +282,7 @@ fn is_single_threaded() -> bool {
 }
 
 /// Waits until every section of `cpus` that began before the call has committed or will restart. Returns `false` if the
-/// kernel refuses `membarrier`, for example in a sandbox. The call then guarantees nothing.
+/// kernel refuses `membarrier`, for example in a sandbox. After a refused `membarrier`, the call guarantees nothing.
 ///
 /// Cost: nothing in a single-threaded process; otherwise 0.15 us if none of the process's threads is running, and 16 us
 /// if one is. The number of CPUs does not matter.
@@ -335,8 +337,8 @@ unsafe impl Send for PcpuPtr {}
 unsafe impl Sync for PcpuPtr {}
 
 impl PcpuPtr {
-    /// Creates a pointer to the given words of `table` if sections serve the table. Otherwise creates a pointer to the
-    /// table's empty region.
+    /// Creates a pointer to the given words of `table` if sections serve the table. If sections do not serve `table`,
+    /// creates a pointer to the table's empty region.
     pub(crate) fn new(table: &impl Regions, words: Words) -> Self {
         match table.words(words) {
             Some(words) => Self { words, area: area() },

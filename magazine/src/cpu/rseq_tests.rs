@@ -30,7 +30,6 @@ const REACH: u16 = 6;
 /// The classes of a [`World`], by index.
 const BOTH: [usize; 2] = [0, 1];
 
-/// An operation of a section on a class.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Operation {
     Pop(usize),
@@ -296,7 +295,8 @@ fn no_section_writes_what_its_restart_reads() {
 }
 
 /// Writes all sections to a file, and the results of the portable bodies on regions of random words. A proof compares
-/// the sections with a separate specification. These samples compare that specification with the portable bodies.
+/// the sections with a separate specification. The samples in this file compare that specification with the portable
+/// bodies.
 #[test]
 #[ignore = "writes to a file; run by .ci/sections"]
 fn sections_are_written_down() {
@@ -610,8 +610,8 @@ fn claimed_slot_serves_if_another_library_registered_first() {
     });
 }
 
-/// The environment and the libc determine the mechanism. A layer of simulated CPUs never uses sections. Its pointers
-/// lead to the empty region, in which all sections miss.
+/// The environment and the libc determine the mechanism. A layer of simulated CPUs never uses sections. The pointers of
+/// such a layer lead to the empty region, in which all sections miss.
 #[test]
 fn the_mechanism_follows_the_environment() {
     let off = std::env::var_os("USLAB_RSEQ").is_some_and(|v| v == "off");

@@ -7,11 +7,10 @@
 use crate::sync::{Counter, thread_local};
 use core::cell::Cell;
 
-/// Number of threads with an assigned CPU.
 static THREADS: Counter = Counter::new(0);
 
 thread_local! {
-    /// The thread's number plus one. 0 before the assignment.
+    /// The thread's number plus one; 0 before the assignment.
     static NUMBER: Cell<u32> = Cell::new(0);
 }
 

@@ -235,7 +235,8 @@ fn a_layer_that_is_refused_keeps_no_numbers() {
     assert_eq!(numbers(), 4);
 }
 
-/// A new layer reuses the class numbers of a dropped layer. Its counts begin at 0, and it never sees the old rounds.
+/// A new layer reuses the class numbers of a dropped layer. The counts of the new layer begin at 0, and it never sees
+/// the old rounds.
 #[test]
 fn reused_number_has_no_rounds_and_no_counts() {
     let cpus = Cpus::simulated(2, 1).unwrap();

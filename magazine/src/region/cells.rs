@@ -5,7 +5,7 @@ use crate::sync::Counter;
 use crate::sync::Ordering::Release;
 use crate::sync::{AtomicU32, AtomicU64, UnsafeCell};
 
-/// Number of classes in a checker's region. Models need no more.
+/// Number of classes in a checker's region, which is enough for models.
 pub(crate) const CLASSES: u32 = 4;
 /// Size of a page, and of a class's room, in bytes.
 pub(crate) const PAGE: usize = 64;

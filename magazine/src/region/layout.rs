@@ -32,8 +32,8 @@ pub(crate) struct Header {
     going: UnsafeCell<Pages>,
 }
 
-/// After the header come two words for each class: the taken rounds, and the served operations. These words are not
-/// fields, because checkers of references (such as Miri) visit each field.
+/// After the header come two words for each class: the taken rounds, and the served operations. The `taken` and
+/// `served` words are not fields, because checkers of references (such as Miri) visit each field.
 const TAKEN_WORDS: usize = size_of::<Header>();
 const SERVED_WORDS: usize = TAKEN_WORDS + CLASSES as usize * size_of::<u64>();
 /// Byte offset of the first stack.

@@ -71,8 +71,8 @@ pub(super) struct Case {
     script: Script,
 }
 
-/// Scripts of the first thread. It stays on CPU 0, or migrates before one of its first `reads` reads of the CPU number.
-/// Restartable sequences are also aborted at that read.
+/// Scripts of the first thread. The first thread stays on CPU 0, or migrates before one of its first `reads` reads of
+/// the CPU number. Restartable sequences are also aborted at that read.
 #[derive(Clone, Copy)]
 pub(super) struct Scripts {
     pub(super) reads: u32,
@@ -279,7 +279,7 @@ pub(super) fn drain_batches(Case { by, script }: Case) {
     run(w, (script, batches), &[on(1, drain_cpu_0)]);
 }
 
-/// H1: frees widen the stack and overflow it during a drain. Then memory is short.
+/// H1: frees widen the stack and overflow it during a drain. After the frees, memory is short.
 pub(super) fn drain_growing(Case { by, script }: Case) {
     let w = World::new(by, 2, 1, 0, false, 3);
     (1..=3).for_each(|round| w.out(round));
@@ -499,7 +499,6 @@ pub(super) fn sweep_of_two(Case { by, script }: Case) {
     };
     run(w, (script, uses), &[on(0, sweep)]);
 }
-/// Sweeps all stacks of the world and of the world next to it.
 fn sweep(w: &World) -> Vec<Option<usize>> {
     let both = || [Some(w), w.other.as_deref()].into_iter().flatten();
     both().for_each(|world| world.layer.join_sweeps(SweepGroup::new(0)));

@@ -326,7 +326,8 @@ impl DepotWorld {
             round
         })
     }
-    /// Asserts that each round is exactly once in the depot or in `out`. Then checks the depot with a single user.
+    /// Asserts that each round is exactly once in the depot or in `out`. After that, checks the depot with a single
+    /// user.
     pub(super) fn census(&self, out: &[Option<usize>]) {
         assert_eq!(
             self.depot.len() as usize + out.iter().flatten().count(),

@@ -64,7 +64,6 @@ impl<M: Memory> Table<M> {
         [0; 3]
     }
 
-    /// Gives words to the inlined paths.
     #[allow(dead_code, reason = "for models")]
     pub(crate) fn with_inlined_words(mut self) -> Self {
         for words in Words::INLINED {

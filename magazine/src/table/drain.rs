@@ -44,9 +44,10 @@ pub struct Drains {
     /// Number of passes that took regions away. A pass has one fence, whatever the number of CPUs and classes.
     pub passes: u64,
     /// Number of passes without effect, because the kernel refused the fence (`membarrier`). After a refused fence,
-    /// rounds stay on the stacks, and class numbers that were to be returned are lost. Fast paths continue.
+    /// rounds stay on the stacks, and class numbers that were to be returned are lost. Fast paths continue after a
+    /// refused fence.
     pub refused: u64,
-    /// Longest time that a CPU was without its region, during which every operation on the CPU missed. 0 on systems
+    /// Longest time that a CPU was without its region, during which every operation on the CPU missed; 0 on systems
     /// without a clock.
     pub longest_away: Duration,
 }
@@ -196,7 +197,8 @@ impl<M: Memory> Table<M> {
 
     /// Takes the rounds on the stacks of `cpus` that `which` selects, of all classes that
     /// [joined](crate::Layer::join_sweeps) one of `groups`. The rounds wait until their layers
-    /// [collect](crate::Layer::reap_swept) them. Until then, stacks of these classes cannot be opened.
+    /// [collect](crate::Layer::reap_swept) them. Stacks of the swept classes cannot be opened until the rounds are
+    /// collected.
     ///
     /// Cost: the lock of drains and one fence, whatever the number of classes.
     #[doc(hidden)]

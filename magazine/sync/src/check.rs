@@ -241,8 +241,8 @@ impl Model {
     pub fn run(self, name: &str, f: impl Fn() + Send + Sync + 'static) {
         self.each([()]).run(name, move |()| f());
     }
-    /// Asserts that the model detects a planted bug: see [`caught`]. Only one shard tests a bug. The search tries two
-    /// pre-emptions before a higher bound, because two find most bugs in far less time than three.
+    /// Asserts that the model detects a planted bug: see [`caught`]. A planted bug is tested by only one shard. The
+    /// search tries two pre-emptions before a higher bound, because two find most bugs in far less time than three.
     pub fn bug(
         self,
         bug: &'static str,

@@ -66,8 +66,8 @@ pub use shard::unset;
 ///   enclosing function or loop. The planted bug can therefore skip the code that follows.
 /// * `planted!("..." => let length = 0)` shadows an existing variable with another value of the same type.
 ///
-/// In builds without a checker, `planted!` compiles to nothing. Therefore `wrong` may use items that exist only in
-/// checker builds. The compiler warns about variables and imports that only `wrong` uses.
+/// In builds without a checker, `planted!` compiles to nothing. Code in `wrong` may therefore use items that exist only
+/// in checker builds. The compiler warns about variables and imports that only `wrong` uses.
 /// ```
 /// use uslab_sync::planted;
 ///
@@ -302,7 +302,7 @@ impl Counter {
     pub fn max(&self, value: u64) {
         self.0.fetch_max(value, Ordering::Relaxed);
     }
-    /// Overwrites the count. For a counter with one writer.
+    /// Overwrites the counter's value. Counters that are overwritten have one writer.
     #[inline]
     pub fn set(&self, value: u64) {
         self.0.store(value, Ordering::Relaxed);

@@ -188,7 +188,7 @@ fn ordering(op: &str, arg: u32, own: Ordering) -> Ordering {
     own
 }
 
-/// A fence whose ordering the hook may weaken. `Relaxed` means no fence.
+/// A fence whose ordering the hook may weaken. A fence of `Relaxed` is no fence.
 #[track_caller]
 pub fn fence(own: Ordering) {
     match ordering("fence", 0, own) {
@@ -204,8 +204,8 @@ std::thread_local! {
     static WEAK: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
 }
 
-/// Makes the `k`-th following `compare_exchange_weak` on any thread of the model fail spuriously. Zero disables the
-/// failure.
+/// Makes the `k`-th following `compare_exchange_weak` on any thread of the model fail spuriously. A `k` of zero
+/// disables the failure.
 pub fn weak_arm(k: u32) {
     WEAK.with(|w| w.set(k));
 }

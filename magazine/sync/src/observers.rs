@@ -26,7 +26,7 @@ pub struct Observers<F: ?Sized> {
 }
 
 /// A slot for one registered function. `state` has the slot's flags and the number of running calls. The last running
-/// call drops a removed function. Only that call clears `CLOSING`.
+/// call drops a removed function. `CLOSING` is cleared only by the last running call.
 struct Slot<F: ?Sized> {
     state: AtomicU32,
     observer: UnsafeCell<Option<Box<F>>>,
@@ -145,8 +145,8 @@ impl<F: ?Sized> Observers<F> {
         outside
     }
 
-    /// Calls `show` with each registered function. A function that panics is not called again. Its panic does not reach
-    /// the caller.
+    /// Calls `show` with each registered function. A function that panics is not called again. The panic of an observer
+    /// does not reach the caller.
     pub fn each(&self, show: impl Fn(&F)) {
         let panicked = self.slots.iter().filter(|slot| slot.call(&show)).count();
         self.panics.add(panicked as u64);
@@ -196,7 +196,7 @@ impl<F: ?Sized> Slot<F> {
 
     /// Calls the slot's function, if the slot is open. Returns `true` if the function panicked.
     fn call(&self, show: &impl Fn(&F)) -> bool {
-        // Relaxed: this early test is a hint. The later test decides.
+        // Relaxed: this early test is a hint. The counted access decides.
         if self.state.load(Relaxed) & OPEN == 0 {
             return false;
         }

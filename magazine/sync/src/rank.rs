@@ -3,8 +3,8 @@
 //! A crate lists its locks with [`ranks!`](crate::ranks), outermost first, and creates each lock with its rank. In
 //! debug and checker builds, a thread may wait for a lock only if the lock's rank follows all ranks that the thread
 //! holds. A lock acquired out of order panics with the names of two ranks, even if no deadlock is possible. The check
-//! uses one small table per thread and never allocates. It works inside an allocator and in `fork` handlers. Release
-//! builds have neither ranks nor the table.
+//! uses one small table per thread and never allocates. The rank check works inside an allocator and in `fork`
+//! handlers. Release builds have neither ranks nor the table.
 
 // loom's `thread_local!` has no `const` form.
 #![allow(clippy::missing_const_for_thread_local)]
@@ -247,8 +247,8 @@ impl LockRank {
     #[cfg(any(loom, shuttle, debug_assertions))]
     #[track_caller]
     fn check(self, nesting: Nesting) {
-        // A checker may run other threads while it unwinds a failed thread. Those threads keep their table entries (see
-        // `Held`), and their panics would hide the first panic.
+        // A checker may run other threads while it unwinds a failed thread. Threads that run during the unwinding keep
+        // their table entries (see `Held`), and their panics would hide the first panic.
         let innermost = |list| HELD.with(|table| table.innermost(list, nesting)).filter(|_| !abandoned());
         let Some(rank) = self.0 else {
             if let Some(held) = innermost(None) {

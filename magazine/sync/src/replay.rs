@@ -2,8 +2,8 @@
 //!
 //! loom is deterministic: the n-th execution of a script is the same in every run. A model that failed in its n-th
 //! execution runs again up to that execution. Before each n-th execution, loom writes the path of the execution to a
-//! file, the *checkpoint*. Only the failed execution is recorded. `REPLAY=file` starts loom with the path in the file,
-//! so that the failed execution runs first.
+//! file, the *checkpoint*. The trace records only the failed execution. `REPLAY=file` starts loom with the path in the
+//! file, so that the failed execution runs first.
 //!
 //! A path also lets loom stop and continue an exploration. `split` uses paths to explore a model in parts.
 

@@ -106,7 +106,6 @@ std::thread_local! {
     static PLACE: Cell<Option<String>> = const { Cell::new(None) };
 }
 
-/// The scheduler of [`once`].
 struct Named {
     rng: Rng,
     kind: Kind,
@@ -317,7 +316,7 @@ impl Schedules {
         });
         explore_share(name, self.0 * times, f, shard().unwrap_or(Shard::WHOLE));
     }
-    /// Asserts that the scenario detects a planted bug: see [`caught`]. Only one shard tests a bug.
+    /// Asserts that the scenario detects a planted bug: see [`caught`]. A planted bug is tested by only one shard.
     pub fn bug(
         self,
         bug: &'static str,

@@ -2,7 +2,7 @@
 //!
 //! `3/200` is shard 3 of 200, counted from 0. A job engine may assign the shard: see [`Shard::of_engine`]. A shard
 //! writes its result rows to a file that carries the shard's name ([`Share`]). [`Share::join`] reads the files of all
-//! shards. It reports a shard that is missing or comes from another build.
+//! shards. `join` reports a shard that is missing or comes from another build.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -49,7 +49,7 @@ impl Shard {
     pub fn has(self, item: u64) -> bool {
         item % self.count == self.index
     }
-    /// Returns `true` if this shard contains the work item `name`. For work without numbers.
+    /// Returns `true` if this shard contains the work item `name`. `has_named` is for work without numbers.
     pub fn has_named(self, name: &str) -> bool {
         self.has(Self::number(name))
     }
@@ -60,7 +60,7 @@ impl Shard {
         name.bytes().fold(0xcbf2_9ce4_8422_2325, hash) >> 8
     }
 
-    /// Returns the given shard, or else the job engine's shard: see [`of_engine`](Self::of_engine). `None` means all
+    /// Returns the given shard, or else the job engine's shard: see [`of_engine`](Self::of_engine); `None` means all
     /// work.
     ///
     /// # Errors

@@ -3,7 +3,7 @@
 //!
 //! loom explores a tree of executions. An execution is a *path* of choices: which thread runs next, and which value a
 //! load reads. loom's search (DPOR) is depth-first. An execution may show that another choice at an earlier place
-//! matters. The execution *requests* that choice. Therefore the tree is not known before the search. The subtree below
+//! matters. The execution *requests* that choice. The tree is therefore not known before the search. The subtree below
 //! a place depends only on the choices above the place.
 //!
 //! **The parts.** A part is the subtree below a sequence of first choices. Initially the whole tree is the only part.
@@ -17,7 +17,7 @@
 //!
 //! **Late requests.** An execution inside a part may request a choice above the part that belongs to no part yet. The
 //! shard that notices the request runs the choice as a new part without a number. Several shards may notice one
-//! request. Each shard reports the part's name, so the join counts the part once. Thus the parts together run exactly
+//! request. Each shard reports the part's name, so the join counts the part once. The parts together thus run exactly
 //! the executions of the whole model, and the counts add up.
 
 use crate::check::LIMIT;
@@ -39,10 +39,9 @@ const MOST_LEFT: u64 = 4;
 /// The choice at each place, from the first place on.
 type Choices = Vec<u8>;
 
-/// A part that a shard ran.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Part {
-    /// Index of the part among the parts that all shards know, and the number of these parts. `None` for a late
+    /// Index of the part among the parts that all shards know, and the number of these parts; `None` for a late
     /// request.
     pub(crate) number: Option<[usize; 2]>,
     pub(crate) name: String,

@@ -28,7 +28,7 @@ pub struct Watched {
 /// A part of an object that a step changed.
 #[derive(Clone, Debug)]
 struct Change {
-    /// Number of the changed object, in order of first use. 0 for an atomic, which the step's text names.
+    /// Number of the changed object, in order of first use; 0 for an atomic, which the step's text names.
     thing: usize,
     part: String,
     before: Option<String>,
@@ -49,7 +49,6 @@ pub(crate) struct Story {
     steps: Vec<Step>,
     /// Number and last known state of each watched object, keyed by the object's identity.
     known: BTreeMap<usize, (usize, BTreeMap<String, String>)>,
-    /// Numbers of the named addresses.
     names: BTreeMap<usize, usize>,
     /// Numbers of the accessed atomics, and the last value written to each atomic.
     atomics: BTreeMap<u64, (usize, Option<String>)>,

@@ -39,7 +39,7 @@ macro_rules! atomics {
             ) -> Result<$value, $value> {
                 self.0.compare_exchange(current, new, success, failure)
             }
-            /// Compares and exchanges, like `std`'s atomic. May fail spuriously.
+            /// Compares and exchanges, like `std`'s atomic. The exchange may fail spuriously.
             #[inline(always)]
             pub fn compare_exchange_weak(
                 &self, current: $value, new: $value, success: Ordering, failure: Ordering,

@@ -23,7 +23,6 @@ pub(crate) trait Memory: Copy + Send + Sync + 'static {
     fn data(self) -> Self::Bytes;
     /// Allocates an entry without key and value.
     fn entry(self) -> Result<Self::Object<Entry<Self::Bytes>>, AllocError>;
-    /// Allocates an empty buffer.
     fn buffer(self) -> Result<Self::Object<Buffer<Self::Bytes>>, AllocError>;
     /// Allocates a connection that has received nothing. Waits if the limit is reached.
     fn connection(self) -> impl Future<Output = Result<Self::Object<Connection<Self>>, AllocError>> + Send;

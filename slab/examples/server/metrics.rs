@@ -26,7 +26,6 @@ pub(crate) fn registry<M: Memory>(memory: M) -> Registry {
     registry
 }
 
-/// The metrics of tokio's runtime.
 #[derive(Debug)]
 struct Runtime(RuntimeMetrics);
 

@@ -64,7 +64,7 @@ pub(crate) struct Parser<A: Allocator> {
     arguments: Vec<Range<usize>, A>,
     /// Number of parsed bytes of the request.
     at: usize,
-    /// Number of missing arguments. `None` before the first line.
+    /// Number of missing arguments; `None` before the first line.
     missing: Option<usize>,
     /// Length of the next argument in bytes, once known.
     length: Option<usize>,
@@ -90,7 +90,7 @@ impl<A: Allocator> Parser<A> {
     }
 
     /// Parses the request at the start of `bytes`. Returns `None` until the request is complete. Call
-    /// [`reset`](Self::reset) after the request was answered. Until then, `bytes` must begin with the same request.
+    /// [`reset`](Self::reset) after the request was answered. Before `reset`, `bytes` must begin with the same request.
     ///
     /// # Errors
     /// Returns an error if the bytes are not a request, or if memory is short.
@@ -213,14 +213,12 @@ impl Index<usize> for Request<'_> {
 /// Result of writing a reply. If memory is short, the reply and the connection are lost.
 pub(crate) type Replied = Result<(), OutOfMemory>;
 
-/// Writer of replies.
 pub(crate) struct Replies<'o, A: Allocator>(pub(crate) &'o mut Buffer<A>);
 
 impl<A: Allocator> Replies<'_, A> {
     fn push(&mut self, bytes: &[u8]) -> Replied {
         self.0.push(bytes).map_err(|_| OutOfMemory)
     }
-    /// Writes a line with a kind and a number.
     fn number(&mut self, kind: char, number: impl fmt::Display) -> Replied {
         let mut line = [0; 24];
         let mut rest = &mut line[..];

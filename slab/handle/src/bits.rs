@@ -58,8 +58,8 @@ pub(super) mod sealed {
     }
 }
 
-/// A small value that names an object of one table, map or cache. It differs from the handles of all earlier objects in
-/// the same slot.
+/// A small value that names an object of one table, map or cache. A handle differs from the handles of all earlier
+/// objects in the same slot.
 ///
 /// `GENERATION_BITS` bits of the word count the lives of the slot, and the other bits are the slot's index: 1 to 32
 /// bits each. A handle does not know its table, so a handle of another table may be valid by chance.

@@ -8,8 +8,9 @@
 //!                     ^-----------+
 //! ```
 //!
-//! The packed array is `Vec::swap_remove` with error values. It is from act 4 of "Arena pools: from naive pool to slot
-//! map" (the pool article). It lacks permanent names, which act 6 adds: [`SlotMap`](super::SlotMap).
+//! The packed array is `Vec::swap_remove` with error values. The source of the packed array is act 4 of "Arena pools:
+//! from naive pool to slot map" (the pool article). A packed array lacks permanent names, which act 6 of the article
+//! adds: [`SlotMap`](super::SlotMap).
 
 use super::error::HandleError;
 use alloc::vec::Vec;
@@ -103,8 +104,8 @@ mod tests {
         assert_eq!(array.alloc(7), Ok(0));
     }
 
-    /// A user interface marks the particle at index 5 of a hundred particles, and physics frees that particle. The
-    /// index then names particle 99. A handle of the freed particle would be stale.
+    /// A user interface marks the particle at index 5 of a hundred particles, and physics frees that particle. After
+    /// the free, index 5 names particle 99. A handle of the freed particle would be stale.
     #[test]
     fn an_index_that_was_kept_names_another_particle_and_a_handle_none() {
         let mut particles = PackedArray::new();

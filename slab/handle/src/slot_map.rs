@@ -12,7 +12,7 @@
 //! ```
 //!
 //! Invariant: for each valid handle `h`, `sparse_to_dense[h.index()]` is the place of `h`'s value, and
-//! `dense_to_sparse` at that place is `h`. There are as many values as valid handles.
+//! `dense_to_sparse` at that place is `h`. The map has as many values as valid handles.
 //!
 //! The slot map is act 6 of "Arena pools: from naive pool to slot map". Allan Deutsch proposed it for C++ as
 //! `std::slot_map` (P0661, 2017). The names of these sources, and of the `slotmap` crate, with which the tests compare,
@@ -39,8 +39,8 @@ use alloc::vec::Vec;
 /// # Ok::<(), uslab_handle::HandleError>(())
 /// ```
 ///
-/// Overhead of a value: a handle, and for each slot that was ever in use a word and 4 bytes. That is 20 bytes with
-/// handles of 64 bits, and 12 bytes with handles of 32 bits.
+/// Overhead of a value: a handle, and for each slot that was ever in use a word and 4 bytes. The overhead is 20 bytes
+/// with handles of 64 bits, and 12 bytes with handles of 32 bits.
 #[doc(alias = "DenseSlotMap")]
 #[derive(Clone, Debug)]
 pub struct SlotMap<T, W: Word = u64, const GENERATION_BITS: u32 = 32> {

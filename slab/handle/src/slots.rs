@@ -8,8 +8,8 @@
 //!
 //! * The word of a slot in use equals its handle, so a handle is checked by one load and one comparison.
 //! * The word of any other slot has another slot's index: the index of the next free slot, or an arbitrary index (in
-//!   the last free slot and in retired slots). That word equals no handle of the slot. The word's generation is the
-//!   slot's next generation.
+//!   the last free slot and in retired slots). The word of a free slot equals no handle of the slot. The word's
+//!   generation is the slot's next generation.
 //!
 //! The list inside the array is EnTT's (Caini, "ECS back and forth", part 3: why you don't need to store deleted
 //! entities, 2019). The list is last in, first out, so that the reused slot is still in the CPU's cache. A queue would
@@ -230,7 +230,7 @@ mod tests {
             }
         }
         assert_eq!(slots.len(), 0);
-        // Slots are reused last in, first out, each in its second life. Then no slot is left.
+        // Slots are reused last in, first out, each in its second life. After that, no slot is left.
         let again = [(); 4].map(|()| alloc(&mut slots).unwrap());
         assert_eq!(again.map(Handle::index), [3, 2, 1, 0]);
         assert_eq!(again.map(Handle::generation), [2; 4]);

@@ -150,9 +150,9 @@ impl<T, W: Word, const GENERATION_BITS: u32> HandleTable<T, W, GENERATION_BITS> 
     pub fn retired(&self) -> u64 {
         self.slots.retired()
     }
-    /// Returns a generation for the table that [succeeds this table](super::remap). It is above all handles so far and
-    /// above the next generations of free slots. Returns `None` if the last generation is reached. The result is
-    /// meaningless after slots have wrapped. Cost: reads every slot.
+    /// Returns a generation for the table that [succeeds this table](super::remap). The returned generation is above
+    /// all handles so far and above the next generations of free slots. Returns `None` if the last generation is
+    /// reached. The result is meaningless after slots have wrapped. Cost: reads every slot.
     pub fn fresh_generation(&self) -> Option<u32> {
         self.slots.fresh_generation()
     }

@@ -218,8 +218,8 @@ unsafe fn create(options: *const UslabCacheOptions) -> Result<UslabCache, Code> 
 const MADE_OF: usize = 16 << 10;
 
 /// # Safety
-/// `options` must have as many bytes as its first word says, and its name must end in a NUL. Its functions may be
-/// called from any thread, with its pointer, until the cache is destroyed. `error` must be null or writable.
+/// `options` must have as many bytes as its first word says, and its name must end in a NUL. The functions in `options`
+/// may be called from any thread, with their pointer, until the cache is destroyed. `error` must be null or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uslab_cache_create(
     options: *const UslabCacheOptions,

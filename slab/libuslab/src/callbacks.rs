@@ -6,8 +6,8 @@
 //! for all threads that still have the cache. Each such thread keeps these [`Callbacks`] alive by an `Arc`.
 //!
 //! In the child of a fork, some of these threads do not exist, and the wait would never end. In the child, the [`Gate`]
-//! decides. It counts the threads inside a callback, and starts anew with each fork. Objects that such a thread was
-//! processing are lost to the child, and their destructors do not run.
+//! decides. The gate counts the threads inside a callback, and starts anew with each fork. Objects that such a thread
+//! was processing are lost to the child, and their destructors do not run.
 
 use core::ffi::{c_int, c_void};
 use core::fmt;

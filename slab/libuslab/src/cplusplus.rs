@@ -20,7 +20,7 @@ use uslab_magazine::sync::{AtomicBool, AtomicPtr};
 /// The definition that the program finds for a replaceable name.
 struct Form {
     name: &'static CStr,
-    /// Null until the name was looked up.
+    /// The pointer is null until the name was looked up.
     found: AtomicPtr<c_void>,
     /// True if the definition belongs to this library.
     ours: AtomicBool,
@@ -79,7 +79,8 @@ pub(crate) fn find() {
     forms.into_iter().for_each(|form| _ = form.found());
 }
 
-/// Looks up a symbol. This library has all forms, and a caller that needs the next definition has C++'s library.
+/// Looks up a symbol. The lookup always succeeds: this library has all forms, and a caller that needs the next
+/// definition has C++'s library.
 fn find_symbol(within: *mut c_void, name: &CStr) -> Option<NonNull<c_void>> {
     // SAFETY: the name ends in a NUL.
     NonNull::new(unsafe { libc::dlsym(within, name.as_ptr()) })

@@ -100,7 +100,7 @@ const PAGE: usize = 4096;
 
 /// Aligns the calling function to a cache line, so that its conditional jumps neither cross nor end a block of 32
 /// bytes. Intel's processors from Skylake to Cascade Lake do not cache the decoded form of such jumps ("Mitigations for
-/// Jump Conditional Code Erratum", 2019). Such jumps cost batches 5 %.
+/// Jump Conditional Code Erratum", 2019). Uncached jumps cost batches 5 %.
 #[inline(always)]
 pub(crate) fn at_a_line() {
     // SAFETY: the directive adds no instruction, or `nop`s if the compiler has put instructions before it.
@@ -198,8 +198,8 @@ unsafe extern "C" fn free_slow(memory: *mut c_void) {
     }
 }
 
-/// C23's `free_sized`. Checked frees verify the size. Otherwise the size is ignored, because memory that `realloc` kept
-/// in place has another size.
+/// C23's `free_sized`. Checked frees verify the size. Unchecked frees ignore the size, because memory that `realloc`
+/// kept in place has another size.
 ///
 /// # Safety
 /// The contract of [`free`] applies.
@@ -208,8 +208,8 @@ pub unsafe extern "C" fn free_sized(memory: *mut c_void, size: usize) {
     // SAFETY: the memory is null or belongs to this library and is no longer used, by this function's contract.
     unsafe { free_aligned_sized(memory, MAX_ALIGN, size) };
 }
-/// Returns `true` if memory was allocated with this size, as far as that is known. Otherwise ends the program, unless
-/// the memory is null.
+/// Returns `true` if memory was allocated with this size, as far as that is known. If the size differs, ends the
+/// program, unless the memory is null.
 #[cold]
 #[inline(never)]
 fn has_size(memory: *mut c_void, size: usize, align: usize) -> bool {

@@ -9,8 +9,8 @@
 //!
 //! # Rules
 //!
-//! * While recording, the inlined paths are closed, so each call reaches this module. Otherwise only slow calls reach
-//!   it, at the cost of a load.
+//! * While recording, the inlined paths are closed, so each call reaches this module. While not recording, only slow
+//!   calls reach this module, at the cost of a load.
 //! * A record of an allocation follows the record of the free that released its address, whatever the threads' order. A
 //!   `realloc` that moves memory makes two records, in the order that the program sees: a free of the old memory and an
 //!   allocation. A `realloc` in place records the new size.
@@ -51,8 +51,8 @@ const MOST: u64 = (1 << 20) / (RECORD * WORD) as u64;
 /// The recorder is in a page that the system clears in the child of a fork. The child therefore starts a new recording,
 /// however it was made.
 struct Recorder {
-    /// The words of the file. Null before there is a file. [`NONE`] while the file is being made, and if making it
-    /// fails.
+    /// The words of the file. The pointer is null before there is a file. [`NONE`] while the file is being made, and if
+    /// making it fails.
     file: AtomicPtr<AtomicU64>,
     most: AtomicU64,
 }
@@ -62,7 +62,7 @@ const NONE: *mut AtomicU64 = dangling_mut();
 /// The recorder of a process that has no file, and of its children, which do not try again.
 static NOTHING: Recorder = Recorder { file: AtomicPtr::new(NONE), most: AtomicU64::new(0) };
 
-/// The process's recorder. Null before the first call.
+/// The process's recorder; null before the first call.
 static RECORDER: AtomicPtr<Recorder> = AtomicPtr::new(null_mut());
 
 /// The process that was recorded last: this process, or a process from which it was forked.
@@ -71,7 +71,8 @@ static PROCESS: AtomicU32 = AtomicU32::new(0);
 /// The file, to be opened when it grows.
 static FILE: Kept<Found> = Kept::new();
 
-/// A file name. It is shorter than the longest possible names, because it is on the stack of the first caller.
+/// A buffer for a file name. The buffer is shorter than the longest possible name, because it is on the stack of the
+/// first caller.
 type Name = [u8; 1024];
 
 struct Found {
@@ -181,8 +182,8 @@ fn file() -> Option<(&'static Recorder, *mut AtomicU64)> {
     // Acquire, Release: publish the file's header.
     let mut file = recorder.file.load(Acquire);
     if file.is_null() {
-        // Concurrent calls are not recorded. They can only come from a signal handler, because at the first call there
-        // is no other thread.
+        // Concurrent calls are not recorded. Concurrent calls can only come from a signal handler, because at the first
+        // call there is no other thread.
         if recorder.file.compare_exchange(file, NONE, Acquire, Relaxed).is_err() {
             return None;
         }

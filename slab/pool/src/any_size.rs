@@ -355,7 +355,8 @@ fn each_allocator_works_in_memory_of_another() {
     assert_eq!((best.look().len(), tlsf.look().len()), (1, 1));
 }
 
-/// Only blocks with padding take bytes for it. Freeing such blocks one after the other also frees their padding.
+/// Only blocks with padding take bytes for the padding. Freeing such blocks one after the other also frees their
+/// padding.
 #[test]
 fn blocks_freed_from_the_top_leave_no_padding() {
     let mut array = StackArea::<1024>::new();

@@ -35,8 +35,8 @@ pub trait Bounds: Debug {
     /// Writes the guards of an object.
     ///
     /// # Safety
-    /// `object` must have `size` bytes. [`FRONT`](Self::FRONT) bytes before the object and [`BACK`](Self::BACK) bytes
-    /// behind it must belong to the caller.
+    /// The object at `object` must have `size` bytes. [`FRONT`](Self::FRONT) bytes before the object and
+    /// [`BACK`](Self::BACK) bytes behind it must belong to the caller.
     unsafe fn guard(object: NonNull<u8>, size: usize);
     /// Checks the guards of an object.
     ///

@@ -86,7 +86,7 @@ pub struct BestFit<A> {
 
 impl<A: Area> BestFit<A> {
     /// Makes a heap in `area` with best fit, and free blocks in address order. Memory before the area's first multiple
-    /// of 16, and after its last, is unused. 16 bytes mark the ends of the heap. Cost: writes a few words.
+    /// of 16, and after its last, is unused. The heap uses 16 bytes to mark its ends. Cost: writes a few words.
     ///
     /// # Errors
     /// Returns [`PoolError::NoRoom`] for fewer than 32 bytes, and [`PoolError::Positions`] for more than 2 GiB.
@@ -112,12 +112,12 @@ pub struct Blocks<M> {
     memory: M,
     fit: Fit,
     order: Order,
-    /// Position of the first block, whose payload is at a multiple of [`UNIT`]. Then the position of the tag behind the
-    /// last block.
+    /// Position of the first block, whose payload is at a multiple of [`UNIT`]. The second field is the position of the
+    /// tag behind the last block.
     first: usize,
     end: usize,
     head: u32,
-    /// Start of the next search with next fit. `NONE` selects the head.
+    /// Start of the next search with next fit; `NONE` selects the head.
     rover: u32,
 }
 

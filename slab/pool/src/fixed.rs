@@ -1,14 +1,14 @@
 //! A pool of fixed size: the memory, its free list, and the layout of the largest object.
 //!
-//! The pool also serves smaller objects and alignments, which waste the rest of their slots. Larger objects are
-//! refused. The pool has no external fragmentation: every free slot fits every object.
+//! The pool also serves smaller objects and alignments, which waste the rest of their slots. Objects larger than a slot
+//! are refused. The pool has no external fragmentation: every free slot fits every object.
 //!
 //! # Checked pools
 //!
 //! [`FixedPool::checked`] keeps a bit for each slot, which is set while the slot is in use. A checked pool refuses a
-//! free of a foreign address, of an address inside a slot, or of a free slot, with a specific error. Its slots in use
-//! can be [iterated](FixedPool::live). The bitmap is at the end of the pool's memory. Often the slots leave enough
-//! bytes there; otherwise the bitmap displaces the last slots.
+//! free of a foreign address, of an address inside a slot, or of a free slot, with a specific error. The slots in use
+//! of a checked pool can be [iterated](FixedPool::live). The bitmap is at the end of the pool's memory. Often the slots
+//! leave enough bytes there; otherwise the bitmap displaces the last slots.
 //!
 //! ```text
 //! |pad| slot | slot | slot | ... | slot |  unused  | bitmap |
@@ -18,7 +18,8 @@
 //!
 //! Sources: Reinalter, "Memory allocation strategies: a pool allocator" (2012), whose comments propose the statistics
 //! of [`Usage`] and the bitmap at the end. The comments also propose a fill value that marks free slots. This pool does
-//! not use one, because an object may contain that value. [`marked`](super::marked) has a mark behind each object.
+//! not use a fill value, because an object may contain that value. [`marked`](super::marked) has a mark behind each
+//! object.
 
 use super::area::Area;
 use super::bits;
@@ -167,7 +168,7 @@ impl<A: Area> FixedPool<A> {
     pub(super) fn index_of_own(&self, slot: NonNull<u8>) -> usize {
         (slot.addr().get() - self.first.addr().get()) / self.slots.stride()
     }
-    /// The area's last bytes. Only checked pools have a bitmap.
+    /// The area's last bytes. A bitmap exists only in checked pools.
     fn bitmap(&self) -> NonNull<[u8]> {
         let (memory, bytes) = (self.area.memory(), bits::bytes(self.count));
         // SAFETY: `build` left room for that many bytes behind the slots.

@@ -122,8 +122,8 @@ impl FreeList {
     /// Frees a slot. Cost: one store to the slot.
     ///
     /// # Safety
-    /// The slot must come from this list, or be new and have the same size and alignment. It must be valid for reads
-    /// and writes until the list is dropped, and is no longer used.
+    /// The slot must come from this list, or be new and have the same size and alignment. The slot must be valid for
+    /// reads and writes until the list is dropped, and is no longer used.
     #[inline]
     #[doc(alias = "Return")]
     pub unsafe fn give(&mut self, slot: NonNull<u8>) {

@@ -80,7 +80,7 @@ pub struct Leak {
     pub address: usize,
     /// Size of the object in bytes.
     pub size: usize,
-    /// Source location of the allocation. `None` if an overrun destroyed the location.
+    /// Source location of the allocation; `None` if an overrun destroyed the location.
     pub site: Option<&'static Location<'static>>,
 }
 

@@ -1,8 +1,8 @@
 //! Pools first, and the system's heap for all other requests.
 //!
 //! The pool of its class serves an allocation if the slot has at most *tolerance* unused bytes and the pool has room.
-//! Otherwise the heap serves it. A free finds the pool or the heap by the address. The hybrid counts operations by
-//! route: if too many allocations use the heap, the classes are wrong.
+//! The heap serves all other allocations. A free finds the pool or the heap by the address. The hybrid counts
+//! operations by route: if too many allocations use the heap, the classes are wrong.
 //!
 //! [`boxed`](Hybrid::boxed) makes objects that are dropped automatically.
 //!
@@ -104,7 +104,7 @@ impl Hybrid {
             unsafe { pools.free_in(class, memory, layout) }?;
             routes.pool_frees += 1;
         } else {
-            // SAFETY: the memory belongs to no pool, so it belongs to the heap. It is no longer used, by this
+            // SAFETY: the memory belongs to no pool, so it belongs to the heap. The memory is no longer used, by this
             // function's contract.
             unsafe { System.release(memory, layout, 0) }?;
             routes.heap_frees += 1;

@@ -42,8 +42,8 @@ pub const INDEX: usize = size_of::<u32>();
 /// The time at which an unused block joins the chain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Initialise {
-    /// A block joins when the chain is empty, so that memory is touched as late as possible. This policy needs one more
-    /// branch.
+    /// A block joins when the chain is empty, so that memory is touched as late as possible. Adding blocks when the
+    /// chain is empty needs one more branch.
     #[default]
     WhenEmpty,
     /// One block joins at each allocation, as in the paper. Unused memory is then touched although used blocks are
@@ -220,8 +220,8 @@ impl<A: Area> IndexPool<A> {
         self.blocks = all;
         Ok(())
     }
-    /// Removes all blocks behind the last block in use, and returns their number. Their memory is not touched until the
-    /// pool is [extended](Self::extend) again. At least one block stays.
+    /// Removes all blocks behind the last block in use, and returns their number. The memory of removed blocks is not
+    /// touched until the pool is [extended](Self::extend) again. At least one block stays.
     ///
     /// Cost: a load for each free block that was ever used, and a bit of heap memory for each block that was ever used.
     ///

@@ -26,13 +26,13 @@
 //!
 //! # Pool or cache
 //!
-//! A pool is for one thread and one size. It may be sent to another thread as a whole. Its memory is given, or grows.
-//! If objects are much smaller than the pool's slots, most of each slot is wasted. A larger object cannot be served at
-//! all. A pool knows nothing of CPUs. Kenwright's paper leaves threads and cores open. In the job system of Reinalter's
-//! follow-up posts, each thread has a pool, to which its objects must return. A `uslab::KmemCache` or
-//! `uslab::ObjectCache` has a magazine for each CPU, accepts frees on any CPU, and returns memory under pressure. It
-//! costs little more (`benches/README.md`). `uslab::handle` has references that detect that their object was freed,
-//! which Reinalter's post mentions.
+//! A pool is for one thread and one size. A pool may be sent to another thread as a whole. The memory of a pool is
+//! given by the caller, or grows. If objects are much smaller than the pool's slots, most of each slot is wasted. A
+//! larger object cannot be served at all. A pool knows nothing of CPUs. Kenwright's paper leaves threads and cores
+//! open. In the job system of Reinalter's follow-up posts, each thread has a pool, to which its objects must return. A
+//! `uslab::KmemCache` or `uslab::ObjectCache` has a magazine for each CPU, accepts frees on any CPU, and returns memory
+//! under pressure. A cache costs little more than a pool (`benches/README.md`). `uslab::handle` has references that
+//! detect that their object was freed, which Reinalter's post mentions.
 //!
 //! The saving for a whole program is unknown. The paper cites studies in which programs spend 30 %, and up to 43 %, of
 //! their time on memory, and 38 % on C++'s allocations. The numbers are the studies' claims about their programs.

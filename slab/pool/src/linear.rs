@@ -1,4 +1,4 @@
-//! The linear (bump) allocator: one position that moves forward. Only a whole scope is freed.
+//! The linear (bump) allocator: one position that moves forward. A linear allocator only frees a whole scope.
 //!
 //! ```text
 //!  chunk 0                    chunk 1 (when chunk 0 was full)

@@ -1,8 +1,8 @@
 //! Objects that the pool owns and iterates: an array with holes.
 //!
 //! Objects never move, so their addresses are stable. A bitmap marks the slots that have an object. An iteration reads
-//! the bitmap, 64 slots per load, and the objects in ascending order. It reads no other memory. The bitmap is in the
-//! pool's memory, in the bytes behind the last slot if they suffice: see [`FixedPool::checked`].
+//! the bitmap, 64 slots per load, and the objects in ascending order. An iteration reads no other memory. The bitmap is
+//! in the pool's memory, in the bytes behind the last slot if they suffice: see [`FixedPool::checked`].
 //!
 //! An index is a plain number, and does not show whether the slot still has the original object. `uslab::handle` has
 //! handles that detect a replaced object.

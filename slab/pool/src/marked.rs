@@ -6,8 +6,8 @@
 //!
 //! Iterating over the slots in use loads each slot's mark: one cache line per slot. With the [bitmap](super::live), one
 //! load covers 64 slots. A mark takes 4 bytes per slot, not one bit, and an overrun reaches it. The pool demonstrates
-//! this difference (`a_walk_by_marks_touches_every_slot`). It is also useful if the memory's state must be visible in a
-//! dump.
+//! this difference (`a_walk_by_marks_touches_every_slot`). Marks are also useful if the memory's state must be visible
+//! in a dump.
 //!
 //! Source: the comments on Reinalter, "Memory allocation strategies: a pool allocator" (2012), which predict the cost.
 
@@ -27,7 +27,8 @@ pub const MARK: usize = size_of::<u32>();
 /// A [`FixedPool`] of objects with a mark each. See the [module](self).
 ///
 /// # Invariants
-/// The word at byte `mark` of a slot is `OUT` or `FREE`. It is behind the object, or behind the link of a free slot.
+/// The word at byte `mark` of a slot is `OUT` or `FREE`. The mark is behind the object, or behind the link of a free
+/// slot.
 #[derive(Debug)]
 pub struct MarkedPool<A> {
     pool: FixedPool<A>,
@@ -143,7 +144,7 @@ mod tests {
         }
         let index =
             |base: NonNull<u8>, slot: NonNull<u8>, stride| (slot.addr().get() - base.addr().get()) / stride;
-        // There are as many cache lines as slots, each with a mark. The bitmap is four words.
+        // Each slot has a mark in a separate cache line. In contrast, the bitmap is four words.
         let lines: BTreeSet<_> = by_marks.iter().map(|slot| (slot.addr().get() + 64) / 64).collect();
         assert_eq!((lines.len(), by_bits.len().div_ceil(64)), (256, 4));
         let found: Vec<_> = marks.live().map(|slot| index(by_marks[0], slot, 68)).collect();

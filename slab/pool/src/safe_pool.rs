@@ -27,7 +27,7 @@ use core::ptr::NonNull;
 ///
 /// # Safety
 /// A block that [`alloc_raw`](Self::alloc_raw) returned must be valid for reads and writes, and belong only to the
-/// caller, even if the pool moves. This must hold until the block is freed, the pool is dropped, or all blocks are
+/// caller, even if the pool moves. The block must stay valid until it is freed, the pool is dropped, or all blocks are
 /// reset ([`IndexPool::reset`]).
 pub unsafe trait RawPool {
     /// Allocates a block.

@@ -56,7 +56,7 @@ use core::ptr::NonNull;
 /// ```
 ///
 /// # Invariants
-/// The records of the valid markers are below `head`. They are linked from `newest`, each record to a lower one. The
+/// The records of the valid markers are below `head`. Records are linked from `newest`, each record to a lower one. The
 /// paddings of blocks are linked, too, from the padding in front of the block at `padded`. Some of these blocks may be
 /// freed.
 #[derive(Debug)]

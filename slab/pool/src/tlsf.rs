@@ -20,9 +20,9 @@
 //! The header is one number: the size, a flag for a free block, and a flag for a free predecessor. The last 4 bytes of
 //! a free block store its start. A used block has no such field, so it costs only 4 bytes. The reference implementation
 //! (Conte, `tlsf`) also takes 4 bytes on 32-bit machines, and 8 bytes on 64-bit machines. Links in this heap are
-//! positions of 32 bits. List heads and bitmaps are outside the memory, on the heap ([`Tlsf::control_bytes`]). They
-//! take 4 bytes per class, where Conte's pointers take 8. There are at most 28 doublings, from 16 bytes to 2 GiB, and
-//! thus at most 896 classes.
+//! positions of 32 bits. List heads and bitmaps are outside the memory, on the heap ([`Tlsf::control_bytes`]). The list
+//! heads take 4 bytes per class, where Conte's pointers take 8. A heap has at most 28 doublings, from 16 bytes to 2
+//! GiB, and thus at most 896 classes.
 //!
 //! Invariants: no two neighbours are free; a free block is in the list of its class; a bit is set if and only if its
 //! list, or its bitmap, is not empty.
@@ -79,8 +79,8 @@ pub struct Tlsf<A> {
 
 impl<A: Area> Tlsf<A> {
     /// Makes a heap in `area`, with 16 classes per doubling. Memory before the area's first multiple of 16, and after
-    /// its last, is unused. 16 bytes mark the ends of the heap. Cost: writes each list head, and a few words of the
-    /// memory.
+    /// its last, is unused. The heap uses 16 bytes to mark its ends. Cost: writes each list head, and a few words of
+    /// the memory.
     ///
     /// # Errors
     /// Returns [`PoolError::NoRoom`] for fewer than 32 bytes, [`PoolError::Positions`] for more than 2 GiB, and
@@ -113,8 +113,8 @@ blocks_by_pointer!(Tlsf);
 pub struct Blocks<M> {
     memory: M,
     classes: Classes,
-    /// Position of the first block, whose payload is at a multiple of [`UNIT`]. Then the position of the header behind
-    /// the last block.
+    /// Position of the first block, whose payload is at a multiple of [`UNIT`]. The second field is the position of the
+    /// header behind the last block.
     first: usize,
     end: usize,
     fl_bitmap: u32,

@@ -36,7 +36,7 @@ impl Usage {
     pub const fn live(&self) -> u64 {
         self.allocs - self.frees
     }
-    /// Mean number of objects in use, over allocations and frees, not over time. 0 before the first allocation.
+    /// Mean number of objects in use, over allocations and frees, not over time; 0 before the first allocation.
     pub fn mean(&self) -> f64 {
         self.sum as f64 / (self.allocs + self.frees).max(1) as f64
     }

@@ -2,13 +2,14 @@
 //!
 //! # Order
 //!
-//! On x86-64 every store is a Release and every load is an Acquire, at no cost. On aarch64 neither is. The portable
-//! bodies in [`region`](crate::region) request orderings, of which a concurrent drain needs these:
+//! On x86-64 every store is a Release and every load is an Acquire, at no cost. On aarch64, plain loads and stores have
+//! no such ordering. The portable bodies in [`region`](crate::region) request orderings, of which a concurrent drain
+//! needs these:
 //!
 //! * *The word*, Acquire in the portable body: pairs with the Release in `Table::put_back`. An operation that finds its
 //!   region again sees the drain's writes to the region. In a section, the addresses of all accesses to the region are
-//!   computed from the word. The address dependency orders these accesses after the load of the word. Therefore a plain
-//!   load of the word suffices.
+//!   computed from the word. The address dependency orders these accesses after the load of the word. A plain load of
+//!   the word therefore suffices.
 //! * *The limit*, Acquire: pairs with the Release in `Region::open`. A drain gives rounds away in place while
 //!   operations of the CPU run, and then opens the stack. The next pushes overwrite places that the drain has read. The
 //!   section loads the limit with `ldar`.

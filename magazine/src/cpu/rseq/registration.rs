@@ -4,7 +4,8 @@
 //! symbols. Distributions backported this to older versions. This module tests the symbols and never a version. With
 //! musl, an older glibc, or `GLIBC_TUNABLES=glibc.pthread.rseq=0`, the libc registers nothing. A thread's first miss
 //! then registers an area of this module and retries once. This module's area is at the same offset from the thread
-//! pointer in all threads, like the libc's area. Therefore sections need not know who registered the area.
+//! pointer in all threads, like the libc's area. Sections therefore need not know whether the libc or this module
+//! registered the area.
 //!
 //! * **A thread that ends** unregisters its area before the memory is unmapped. The kernel writes to a registered area
 //!   whenever it resumes the thread, and a detached musl thread unmaps its stack. Later frees of that thread, in
@@ -33,7 +34,7 @@ pub(super) const CPU_ID: usize = 4;
 /// The signature word in front of each abort address.
 const SIGNATURE: u32 = if cfg!(target_arch = "x86_64") { 0x5305_3053 } else { 0xd428_bc00 };
 
-/// One more than the key whose destructor unregisters a thread. 0 before the key exists.
+/// One more than the key whose destructor unregisters a thread; 0 before the key exists.
 static KEY: Fixed = Fixed::new(0);
 
 fn rseq(area: *mut c_void, flags: libc::c_int) -> Result<(), nix::Error> {

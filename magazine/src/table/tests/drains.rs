@@ -215,14 +215,14 @@ fn a_number_that_was_given_back_is_closed_and_empty_everywhere() {
             (region.head(class), region.cap(class), region.seen(class), region.taken(class)),
             (0, 0, 0, 0)
         );
-        // This free comes after the class number was returned.
+        // The free in this test comes after the class number was returned.
         assert!(!region.push(class, round(1), Commit::Done) && !table.put(cpu, class, &[round(1)]));
     }
     assert_eq!(table.len(2, other), 2, "and another one is as it was");
 }
 
 /// One stack is open and empty, and must not accept a late free. Another stack is closed with rounds on it, as after a
-/// fork. These rounds must not stay.
+/// fork. The rounds on the closed stack must not stay.
 #[test]
 fn a_number_goes_from_stacks_that_are_empty_and_from_stacks_that_are_closed() {
     let table = simulated(2, 64 << 10);

@@ -28,7 +28,7 @@ fn without_a_number_or_a_room_there_is_no_class() {
     assert_eq!(numbers(64 << 10, u16::MAX), 0);
 }
 
-/// Number of test cases, and of steps in each case. Few under Miri.
+/// Number of test cases, and of steps in each case. Under Miri, the test runs few cases.
 const ROOMS: (u32, usize) = if cfg!(miri) { (4, 20) } else { (200, 200) };
 
 proptest! {

@@ -18,7 +18,8 @@ pub struct Model {
     /// True if a release sequence continues through later stores of its thread, as in C++11 and the paper. C++20 has
     /// dropped this rule (P0982).
     pub own_stores_continue: bool,
-    /// True if SC accesses (not fences) are sequentially consistent. Otherwise SC accesses only acquire and release.
+    /// True if SC accesses (not fences) are sequentially consistent. If the flag is false, SC accesses only acquire and
+    /// release.
     pub sc_accesses: bool,
     /// True if the coherence axiom of the module documentation applies.
     pub coherence: bool,

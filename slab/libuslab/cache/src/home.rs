@@ -41,7 +41,7 @@ extern "C" fn register() {
 }
 
 std::thread_local! {
-    /// The subsystem whose locks the forking thread holds. `None` if the subsystem starts during the fork.
+    /// The subsystem whose locks the forking thread holds; `None` if the subsystem starts during the fork.
     static FORKING: Cell<Option<&'static Subsystem>> = const { Cell::new(None) };
 }
 

@@ -139,8 +139,8 @@ struct Pages {
     frees: usize,
 }
 
-/// Allocates `live` objects and frees half of them in random order. Then allocates and frees four times as many at
-/// random.
+/// Allocates `live` objects and frees half of them in random order. After that, allocates and frees four times as many
+/// at random.
 fn pages<P>(
     pool: &mut P,
     live: usize,

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use uslab_buddy::PAGE_SIZE;
 use uslab_buddy::region::{Backend, Region, Uncommitted};
 
-/// The paper's listing, on a table of links instead of memory. `None` is the listing's `NULL`.
+/// The paper's listing, on a table of links instead of memory. In the table, `None` is the listing's `NULL`.
 #[derive(Clone, Debug)]
 struct Listing {
     blocks: u32,
