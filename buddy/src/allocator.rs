@@ -14,9 +14,9 @@
 //!
 //! ## Locks
 //!
-//! No layer's lock is held during a call of a zone: a thread holds at most one lock at a time. Charges and forks are
-//! exceptions. A charge locks all zones, and a fork takes all locks. Charges and forks lock zones in ascending order,
-//! as ARCHITECTURE.md says.
+//! A thread holds at most one lock when it calls a zone. Charges and forks are exceptions to the rule of one lock. A
+//! charge locks all zones, and a fork takes all locks. Charges and forks lock zones in ascending order, as
+//! ARCHITECTURE.md says.
 
 use crate::corruption::{self, Corruption};
 use crate::error::{AllocError, Limit};
@@ -56,15 +56,16 @@ pub(crate) struct Counts {
     pub(crate) drains: Counter,
     pub(crate) failures: Counter,
     pub(crate) corruptions: Counter,
-    /// Number of forks with other threads running, since the allocator was created. A child continues its parent's
-    /// count.
+    /// Number of forks with other threads running, since the allocator was created. The child of a `fork` continues its
+    /// parent's count of forks.
     pub(crate) forks: Counter,
 }
 
 /// The page allocator.
 ///
 /// Dropping the page allocator unmaps all its pages, including allocated pages. A low-order block costs one operation
-/// on the CPU's magazine, and one compare-and-exchange or store on the block's frame. Other blocks cost one zone lock.
+/// on the CPU's magazine, and one compare-and-exchange or store on the block's frame. A block above the low orders
+/// costs one zone lock.
 #[derive(Debug)]
 pub struct PageAllocator {
     pub(crate) shared: ZoneShared,
@@ -75,7 +76,7 @@ pub struct PageAllocator {
     zonelists: Box<[[Box<[u8]>; ZoneKind::COUNT]]>,
     cpus: Cpus,
     pub(crate) tables: Tables,
-    /// Addresses that remain for the tables of the layer above.
+    /// Addresses reserved for the tables of the layer above.
     addresses: Reservation,
     corruption: corruption::Handler,
     limited: bool,
@@ -88,7 +89,8 @@ pub struct PageAllocator {
 const BULK: usize = 64;
 
 impl PageAllocator {
-    /// Takes the reserved addresses for tables that describe the pages. The configuration sets the number of addresses.
+    /// Takes the reserved addresses for tables that describe the pages. The configuration sets the number of reserved
+    /// addresses.
     #[doc(hidden)]
     pub fn take_addresses(&mut self) -> Reservation {
         let none = Reservation::none(self.addresses.backend, &self.addresses.faults);
@@ -109,8 +111,9 @@ impl PageAllocator {
 
     // --- Allocation ------------------------------------------------------------------------------------------
 
-    /// Allocates a block of `2^order` pages from `node`, or else from the nearest node with a free block. A `node` of
-    /// `None` is the node of the current CPU. The contents of the pages are unspecified unless `gfp` has [`Gfp::ZERO`].
+    /// Allocates a block of `2^order` pages from `node`, or else from the nearest node with a free block. If `node` is
+    /// `None`, the node of the current CPU is used. The contents of the pages are unspecified unless `gfp` has
+    /// [`Gfp::ZERO`].
     ///
     /// # Errors
     /// Returns an error with the limit that refused the request. A failed allocation changes nothing.
@@ -237,8 +240,8 @@ impl PageAllocator {
     }
 
     /// Allocates up to `max` single pages, many per acquisition of a lock, and passes each page to `put`, which runs
-    /// without a lock. Returns the number of allocated pages. Fewer than `max` if memory runs out, and 0 if the node
-    /// does not exist.
+    /// without a lock. Returns the number of allocated pages. `alloc_bulk` returns fewer than `max` pages if memory
+    /// runs out, and none if the node does not exist.
     pub fn alloc_bulk(&self, gfp: Gfp, node: Option<u32>, max: usize, mut put: impl FnMut(Pfn)) -> usize {
         let Ok(zonelist) = self.zonelist(gfp, node) else { return 0 };
         let (mobility, op) = (self.mobility(gfp), &self.operation(What::Alloc));
@@ -297,8 +300,8 @@ impl PageAllocator {
     /// the configured handler and changes nothing.
     ///
     /// # Safety
-    /// This allocator must have allocated the block with this order, or split a block to this order. No thread may
-    /// still use the block.
+    /// This allocator must have allocated the block with this order, or split a block to this order. No thread may use
+    /// the block during or after the call.
     pub unsafe fn free(&self, pfn: Pfn, order: Order) {
         // SAFETY: the block was allocated with this order and is unused, by this function's contract.
         unsafe { self.free_in(&self.operation(What::Free), pfn, order) };
@@ -307,8 +310,8 @@ impl PageAllocator {
     /// Frees a block like [`free`](PageAllocator::free), as part of the operation `op`.
     ///
     /// # Safety
-    /// This allocator must have allocated the block with this order, or split a block to this order. No thread may
-    /// still use the block.
+    /// This allocator must have allocated the block with this order, or split a block to this order. No thread may use
+    /// the block during or after the call.
     #[doc(hidden)]
     pub unsafe fn free_in(&self, op: &Operation, pfn: Pfn, order: Order) {
         if let Err(corruption) = self.take_back(pfn, order) {
@@ -375,8 +378,8 @@ impl PageAllocator {
         debug_assert!(to <= from);
         let state = State::new(Kind::Allocated, to, self.frame(pfn).state().migrate_type());
         // A fork waits for this lock, so the child's audit finds either one block or all split blocks. The order of the
-        // stores does not matter. A concurrent free reads the frame of its buddy, and the split blocks are no buddies
-        // of other blocks.
+        // stores to the frames does not matter. A concurrent free reads the frame of its buddy, and the split blocks
+        // are no buddies of other blocks.
         let _zone = self.zone_at(pfn).zone.lock();
         for page in (0..from.pages()).step_by(to.pages() as usize) {
             let frame = self.frame(pfn.up(page));
@@ -425,7 +428,8 @@ impl PageAllocator {
     }
 
     /// Ends a reaping interval: calls [`reap`](Self::reap), then decommits the memory that was free since the last
-    /// call, in zones or on CPUs. Returns the number of decommitted bytes. Call `decommit_idle` from a timer.
+    /// call, in zones or on CPUs. Returns the number of decommitted bytes. Call `decommit_idle` at intervals, from a
+    /// timer.
     ///
     /// `reap_users` runs first. The pages that `reap_users` frees count as free throughout the interval.
     ///
@@ -448,8 +452,8 @@ impl PageAllocator {
     /// Flushes all per-CPU pages to their zones and decommits all free pages. Returns the number of bytes returned to
     /// the system, including locked memory whose contents the system kept.
     ///
-    /// Cost: up to three system calls per maximal block, and two per run of free pages next to pages in use. Each call
-    /// runs under its zone's lock, which is released between calls.
+    /// Cost: up to three system calls per maximal block, and two per run of free pages next to pages in use. Each
+    /// system call runs under its zone's lock, which is released between calls.
     pub fn decommit(&self) -> usize {
         self.flush_all(&self.operation(What::Reclaim), self.cached_zones.iter());
         self.tables.decommit_idle();
@@ -465,7 +469,7 @@ impl PageAllocator {
     }
 
     /// Withdraws `pages` free pages, because other code uses that much memory. Returns `false` and changes nothing if
-    /// too few pages are free above the min watermark. Per-CPU pages may then be the missing pages: see
+    /// too few pages are free above the min watermark. Pages may also be missing because CPUs hold them: see
     /// [`decommit`](Self::decommit). Without a [limit](crate::PageConfig::limited), `charge` does nothing.
     ///
     /// Cost: the locks of all zones, held together, then each lock again, and the system calls that decommit surplus
@@ -480,12 +484,12 @@ impl PageAllocator {
         let left = self.charge_zones(&self.cached_zones, wanted, 0);
         left.map(|_| self.cached_zones.iter().for_each(trim)).is_some()
     }
-    /// Charges `wanted` pages to `zones` and to the earlier zones. The earlier zones are locked and have `room` pages.
-    /// Returns the number of pages left for the earlier zones. Returns `None` and charges nothing if the room does not
-    /// suffice. The last zone is charged first, because the earlier zones serve requests for low memory.
+    /// Charges `wanted` pages to `zones` and to the earlier zones. The earlier zones are locked and have `room` pages
+    /// to charge. Returns the number of pages left for the earlier zones. Returns `None` and charges nothing if the
+    /// room does not suffice. The last zone is charged first, because the earlier zones serve requests for low memory.
     ///
-    /// All zone locks are held until the result is known. Apart from charges, only a fork holds several zone locks, and
-    /// takes them in the same order.
+    /// `charge_zones` holds all zone locks until the result is known. Apart from charges, only a fork holds several
+    /// zone locks. A fork takes the locks in the same order.
     fn charge_zones(&self, zones: &[CachedZone], wanted: u32, room: u32) -> Option<u32> {
         let Some((CachedZone { zone, .. }, others)) = zones.split_first() else {
             return (wanted <= room).then_some(wanted);
@@ -561,14 +565,14 @@ impl PageAllocator {
     /// limit and other mappings allow it, up to `limit` bytes of pages. With several zones, `give_up_addresses` does
     /// nothing.
     ///
-    /// Watermarks do not reserve pages without addresses. Any request gets the last page that has an address.
+    /// Watermarks do not reserve pages without addresses. Any request may get the last page that has an address.
     ///
     /// Cost: one system call under the zone's lock.
     #[doc(hidden)]
     pub fn give_up_addresses(&self, limit: usize) {
         let ZoneShared { region, frames, max_order, most, .. } = &self.shared;
         if let [CachedZone { zone, .. }] = &*self.cached_zones
-            // Without whole blocks, the end of the zone is smaller than the largest block, and may be committed first.
+            // A zone that is not made of whole blocks may commit its smaller end first, and is skipped.
             && zone.managed.is_multiple_of(max_order.pages())
         {
             let inner = zone.lock();
@@ -615,13 +619,13 @@ impl PageAllocator {
     /// number of remaining pages.
     ///
     /// # Safety
-    /// No thread may read the frame of such a page during the call.
+    /// No thread may read the frame of a page without addresses during the call.
     #[doc(hidden)]
     pub unsafe fn give_up_frames(&self) -> usize {
-        // Frames are committed only under this lock, so no frame is being committed now.
+        // Frames are committed only under this zone's lock, so no frame is being committed now.
         let _inner = self.cached_zones.first().map(|cached| cached.zone.lock());
-        // SAFETY: the pages have no addresses, and get addresses only under this lock. No thread reads their frames, by
-        // this function's contract.
+        // SAFETY: the pages have no addresses, and get addresses only under this lock. No thread reads the frames of
+        // these pages, by this function's contract.
         unsafe { self.shared.frames.cut() };
         self.shared.frames.len() as usize
     }
@@ -648,8 +652,8 @@ impl PageAllocator {
         }
     }
 
-    /// Counts the pages freed to the zones and the memory returned to the system. While this count is unchanged, a reap
-    /// finds nothing new.
+    /// Counts the pages freed to the zones and the memory returned to the system. While the count of changes stays the
+    /// same, a reap finds nothing new.
     #[doc(hidden)]
     pub fn changes(&self) -> u64 {
         let changes = |cached: &CachedZone| {
@@ -695,7 +699,7 @@ impl PageAllocator {
     /// Makes a block accessible or inaccessible: see [`Region::protect`](crate::Region::protect).
     ///
     /// # Safety
-    /// The caller must own the block of order `order`. No thread may access the block's bytes while they are
+    /// The caller must own the block of order `order`. No thread may access the block's bytes while the block is
     /// inaccessible. The block must be accessible when it is freed.
     #[doc(hidden)]
     pub unsafe fn protect(&self, pfn: Pfn, order: Order, accessible: bool) -> bool {
@@ -704,12 +708,12 @@ impl PageAllocator {
         // function's contract.
         unsafe { self.shared.region.protect(start..start + order.bytes(), accessible) }
     }
-    /// Decommits a block's last page and makes the page inaccessible if `on`. If `on` is false, makes the page
-    /// accessible and zeroed.
+    /// Decommits a block's last page and makes the page inaccessible if `on`. If `on` is false, `guard` makes the last
+    /// page accessible and zeroed.
     ///
     /// # Safety
-    /// The caller must own the block of order `order`. No thread may access the page while it is inaccessible. The last
-    /// page must be accessible when the block is freed.
+    /// The caller must own the block of order `order`. No thread may access the last page while it is inaccessible. The
+    /// last page must be accessible when the block is freed.
     #[doc(hidden)]
     pub unsafe fn guard(&self, pfn: Pfn, order: Order, on: bool) -> bool {
         let end = (pfn.index() << PAGE_SHIFT) + order.bytes();
@@ -719,7 +723,7 @@ impl PageAllocator {
         unsafe {
             if on && region.backend() == Backend::Os {
                 // The kernel rejoins two parts of a mapping only if the mapping had pages before it was split. Without
-                // this write, each guard would split a mapping permanently.
+                // a write to the page, each guard would split a mapping permanently.
                 let first = self.address(pfn);
                 first.write_volatile(first.read_volatile());
                 region.discard(page.clone());
@@ -727,8 +731,8 @@ impl PageAllocator {
             region.protect(page, !on)
         }
     }
-    /// Returns `true` if single pages are returned to the system. Returns `false` with [`HugePages::Advise`] and no
-    /// limit.
+    /// Returns `true` if single pages are returned to the system. With [`HugePages::Advise`] and no limit, single pages
+    /// are not returned.
     #[doc(hidden)]
     pub fn discards_pages(&self) -> bool {
         self.shared.discard_from == Order::ZERO
@@ -759,9 +763,10 @@ impl PageAllocator {
         let offset = address.addr().wrapping_sub(self.shared.region.base().addr().get());
         (offset as u32).wrapping_sub(pfn.get() << PAGE_SHIFT)
     }
-    /// Returns the first page and the order of the allocated block that contains page `pfn`. Finds a compound block
-    /// from any of its pages, and any other block from its first page. Returns `None` for all other pages. The result
-    /// is exact unless the block is freed concurrently.
+    /// Returns the first page and the order of the allocated block that contains page `pfn`. `block_of` finds a
+    /// compound block from any of its pages, and any other block from its first page. Returns `None` if the page is
+    /// free, or inside a block that is not compound. The result is exact unless another thread frees the block
+    /// concurrently.
     pub fn block_of(&self, pfn: Pfn) -> Option<(Pfn, Order)> {
         let head = self.shared.frames.get(pfn)?.head();
         let state = self.shared.frames.get(head)?.state();
@@ -811,8 +816,8 @@ impl PageAllocator {
     }
 }
 
-/// Pages that a bulk caller receives one by one. If the bulk caller panics, the pages that it did not receive are
-/// freed.
+/// A batch of pages that a bulk caller receives one by one. If the bulk caller panics, the pages that it did not
+/// receive are freed.
 struct Batch<'a> {
     pages: &'a PageAllocator,
     pfns: [Pfn; BULK],

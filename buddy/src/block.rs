@@ -32,8 +32,8 @@ impl<'p> PageBlock<'p> {
     /// Returns the block's bytes.
     pub fn bytes(&self) -> &[u8] {
         let start = self.pages.address(self.pfn).as_ptr();
-        // SAFETY: the block is committed and initialised, by zeros of the system or earlier writes. The `PageBlock`
-        // owns the block until it is dropped, and writing needs `&mut self`.
+        // SAFETY: the block is committed and initialised, by zeros of the system or earlier writes. Writing to the
+        // block needs `&mut self`, and the block is owned until it is dropped.
         unsafe { core::slice::from_raw_parts(start, self.order.bytes()) }
     }
     /// Returns the block's bytes, writable.
@@ -51,7 +51,7 @@ impl<'p> PageBlock<'p> {
     }
 
     /// Splits the block into blocks of `order`, lowest address first, which are freed separately. Returns only the
-    /// block itself if its order does not exceed `order`.
+    /// block itself if the block is not larger than `order`.
     pub fn split(self, order: Order) -> Vec<PageBlock<'p>> {
         if order >= self.order {
             return vec![self];
@@ -68,7 +68,7 @@ impl<'p> PageBlock<'p> {
 
 impl Drop for PageBlock<'_> {
     fn drop(&mut self) {
-        // SAFETY: the block was allocated with, or split to, this order. The `PageBlock` was the block's owner and ends
+        // SAFETY: the block was allocated with, or split to, this order. The block's owner, this `PageBlock`, ends
         // here.
         unsafe { self.pages.free(self.pfn, self.order) };
     }

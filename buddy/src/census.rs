@@ -186,7 +186,7 @@ impl Walk<'_> {
         self.shared.frames.frame(pfn).state()
     }
 
-    /// Walks the committed pages block by block. `committed` has a flag for each whole maximal block.
+    /// Walks the committed pages block by block. The slice `committed` has a flag for each whole maximal block.
     fn blocks(&self, committed: &[bool]) -> Result<Census, Violation> {
         let mut found = Census::default();
         for (start, pages) in self.zone.committed(self.shared, self.inner, committed) {

@@ -20,8 +20,8 @@ pub struct PageConfig {
     pub cpus: Cpus,
     /// The zones of each node, with their sizes in pages, in any order. Zones with 0 pages are left out.
     pub nodes: Vec<Vec<(ZoneKind, u32)>>,
-    /// Distances between nodes, one row per node. The kernel uses 10 for the node itself and 20 for a neighbour. If
-    /// `distances` is empty, all other nodes are equally far.
+    /// Distances between nodes, one row per node. The kernel uses a distance of 10 for the node itself and of 20 for a
+    /// neighbour. If `distances` is empty, all other nodes are equally far.
     pub distances: Vec<Vec<u32>>,
     /// The source of the memory.
     pub backend: Backend,
@@ -32,20 +32,21 @@ pub struct PageConfig {
     /// The distance between watermarks, in 1/10,000 of a zone.
     pub watermark_scale: u32,
     /// Maximum number of bytes of free memory that a zone keeps backed. Frees keep an eighth of the bytes in use, and
-    /// at least a sixteenth of this maximum. The lower bound doubles while returned memory is soon used again, and
-    /// halves otherwise. Frees return the excess to the system, largest blocks first, until three quarters of the bound
-    /// are left. With `None`, frees return no memory to the system.
+    /// at least a sixteenth of this maximum. The lower bound of the kept memory doubles while returned memory is soon
+    /// used again, and halves otherwise. Frees return the excess to the system, largest blocks first, until three
+    /// quarters of the kept amount are left. If `keep_free` is `None`, frees return no memory to the system.
     /// [`decommit_idle`](crate::PageAllocator::decommit_idle) and
     /// [`decommit_free`](crate::PageAllocator::decommit_free) return memory in any case.
     pub keep_free: Option<usize>,
-    /// Total KiB that are kept free. `None` selects the kernel's formula (`sqrt(16 * KiB)`, 128 KiB to 256 MiB).
+    /// Total KiB that are kept free. If `min_free_kib` is `None`, the kernel's formula is used (`sqrt(16 * KiB)`, 128
+    /// KiB to 256 MiB).
     pub min_free_kib: Option<u32>,
     /// True if the kernel's formula includes the reserve of the kernel's huge-page daemon: enough pageblocks for each
-    /// migrate type, up to 5 % of the range. `false` by default: a program's memory needs no such reserve. The field is
-    /// ignored if `min_free_kib` is set.
+    /// migrate type, up to 5 % of the range. The default is `false`, because a program's memory needs no such reserve.
+    /// `min_free_for_huge_pages` is ignored if `min_free_kib` is set.
     pub min_free_for_huge_pages: bool,
-    /// True if [charged](crate::PageAllocator::charge) memory reduces the zones' pages. Without the flag, charges do
-    /// nothing. [`limit`](Self::limit) sets this field.
+    /// True if [charged](crate::PageAllocator::charge) memory reduces the zones' pages. If `limited` is false, charges
+    /// do nothing. [`limit`](Self::limit) sets this field.
     pub limited: bool,
     /// Order of the largest block, which is also the unit of commits. Models and tests use an order below
     /// [`MAX_ORDER`].
@@ -69,9 +70,10 @@ const DEFAULT_PAGES: u32 = if MAPPED { 16 << 20 } else { 1 << 18 };
 pub(crate) const MOST_PAGES: u64 = (u32::MAX - (1 << MAX_ORDER)) as u64;
 
 impl PageConfig {
-    /// One zone Normal on each node of `cpus`, with 64 GiB of address space in total. Memory is committed as it is
-    /// used. The range is smaller if `RLIMIT_AS` grants less (see [`PageAllocator::new`](crate::PageAllocator::new)),
-    /// and 1 GiB on systems without mappings (see [`region`](crate::region)).
+    /// One zone Normal on each node of `cpus`, with 64 GiB of address space in total. The default zones commit memory
+    /// as it is used. The range is smaller if `RLIMIT_AS` grants less (see
+    /// [`PageAllocator::new`](crate::PageAllocator::new)), and 1 GiB on systems without mappings (see
+    /// [`region`](crate::region)).
     pub fn default_for(cpus: Cpus) -> Self {
         let pages = DEFAULT_PAGES / cpus.nodes();
         Self::with_nodes(cpus, vec![vec![(ZoneKind::Normal, pages)]; cpus.nodes() as usize])
@@ -116,7 +118,7 @@ impl PageConfig {
         self.nodes.iter().flatten().map(|(_, pages)| u64::from(*pages)).sum()
     }
 
-    /// Returns the zones scaled to `pages` pages in total. The first zones get the rounding remainder.
+    /// Returns the zones scaled to `pages` pages in total. The first zones get the pages that rounding leaves over.
     pub(crate) fn scaled(&self, pages: u64) -> Vec<Vec<(ZoneKind, u32)>> {
         let all = u128::from(self.pages().max(1));
         let mut done = (0_u128, 0_u64);

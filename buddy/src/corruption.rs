@@ -65,7 +65,8 @@ pub type Handler = fn(&Corruption);
 /// Writes one line to standard error and aborts the process.
 pub fn abort(corruption: &Corruption) {
     use std::io::Write;
-    // `eprintln!` would panic when standard error is closed. One write of a stack buffer allocates nothing.
+    // A plain `write` is used, because `eprintln!` would panic when standard error is closed. One write of a stack
+    // buffer allocates nothing.
     let mut line = [0_u8; 160];
     let mut rest = &mut line[..];
     let room = rest.len();

@@ -3,7 +3,7 @@
 use crate::gfp::ZoneKind;
 use crate::pfn::Order;
 
-/// The limit that refused an allocation. Later variants are more specific.
+/// The limit that refused an allocation. Later variants of `Limit` are more specific.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub enum Limit {
@@ -15,7 +15,7 @@ pub enum Limit {
     Order,
     /// Fewer pages are free than requested.
     Exhausted,
-    /// Enough pages are free, but the watermark and the lowmem reserve keep them.
+    /// Enough pages are free, but the watermark and the lowmem reserve forbid their use.
     Watermark,
     /// Enough pages are free, but no block of the requested order is free.
     Fragmented,

@@ -223,7 +223,7 @@ pub struct Tally {
     pub fired: u64,
 }
 
-/// The faults of one allocator. Clones share the faults. Default faults have no rules and cannot be armed.
+/// The faults of one allocator. Clones share the faults. The default `Faults` have no rules and cannot be armed.
 #[derive(Clone, Debug, Default)]
 pub struct Faults(Option<Arc<Shared>>);
 

@@ -170,7 +170,7 @@ pub type OwnerData = [u64; 5];
 pub struct Frame {
     link: UnsafeCell<Link>,
     state: AtomicU32,
-    /// The first page of the block. Exact for the block's owner, a hint for other threads.
+    /// The first page of the block: exact for the block's owner, a hint for other threads.
     head: Fixed,
     owner: AtomicPtr<u8>,
     data: UnsafeCell<OwnerData>,
@@ -216,7 +216,7 @@ impl Frame {
         self.link.with_mut(|own| unsafe { *own = link });
     }
 
-    /// Returns the frame's current state. Exact for the owner of the block, a snapshot for other threads.
+    /// Returns the frame's current state: exact for the owner of the block, a snapshot for other threads.
     #[inline(always)]
     pub fn state(&self) -> State {
         // Relaxed: a thread that acts on the state owns the block, holds the zone's lock, which orders the state, or
@@ -236,13 +236,13 @@ impl Frame {
             self.set_state(to);
             return Ok(());
         });
-        // Relaxed: the CAS only decides between two frees of one block. The magazine or lock that receives the page
-        // orders the page's data.
+        // Relaxed: the CAS only decides between two frees of one block. The magazine or lock that receives the freed
+        // page orders the page's data.
         self.state.compare_exchange(from.0, to.0, Relaxed, Relaxed).map(drop).map_err(State)
     }
 
-    /// Returns the first page of the block in which this page was last allocated. The result is exact while that block
-    /// is allocated, for the block's first page and for all pages of a compound block.
+    /// Returns the first page of the block in which this page was last allocated. `head` is exact while the page's
+    /// block is allocated, for the block's first page and for all pages of a compound block.
     #[inline(always)]
     pub fn head(&self) -> Pfn {
         Pfn::new(self.head.get())
@@ -257,7 +257,8 @@ impl Frame {
     #[inline(always)]
     pub fn owner(&self) -> *mut u8 {
         // Acquire: pairs with the Release in `set_owner`, so that the reader finds an initialised owner. A holder of
-        // the block needs no ordering. A check of an unknown pointer relies on this Acquire alone.
+        // the block needs no ordering to read the owner. A check of an unknown pointer relies on this Acquire to find
+        // an initialised owner.
         self.owner.load(Acquire)
     }
     /// Sets the owner of the block that starts at this page.
@@ -273,14 +274,14 @@ impl Frame {
     /// # Safety
     /// The caller must own the page's block: frames of other pages may be read-only, and other threads read their
     /// owners. `owner` must be null, or point to the type that all readers of this allocator's owners expect. The
-    /// target must stay valid until the owner is replaced.
+    /// owner's target must stay valid until the owner is replaced.
     #[inline(always)]
     pub unsafe fn set_owner(&self, owner: *mut u8) {
         // Release: pairs with the Acquire in `owner`.
         self.owner.store(owner, Release);
     }
 
-    /// The bytes for the block's owner. The bytes are unspecified when the block is allocated.
+    /// The bytes for the block's owner. The owner's bytes are unspecified when a block is allocated.
     #[inline(always)]
     pub fn data(&self) -> &UnsafeCell<OwnerData> {
         self.touch();
@@ -288,7 +289,7 @@ impl Frame {
     }
 
     /// Under a checker, fails the model unless the page is allocated and all earlier allocations and frees of the page
-    /// happen before this call. Does nothing in builds without a checker.
+    /// happen before this call. `touch` does nothing in builds without a checker.
     #[inline(always)]
     pub fn touch(&self) {
         self.life.touch();
@@ -350,7 +351,7 @@ impl FrameTable {
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
-    /// Returns the frame of page `pfn`. Returns `None` outside the range.
+    /// Returns the frame of page `pfn`. Returns `None` if `pfn` is outside the range.
     #[inline(always)]
     pub fn get(&self, pfn: Pfn) -> Option<&Frame> {
         // SAFETY: the frame is inside the table, whose memory lives as long as the table and is always readable.
@@ -360,7 +361,7 @@ impl FrameTable {
     /// Returns the frame of page `pfn`. A frame may be written only while the page's block is committed.
     ///
     /// # Panics
-    /// Panics if `pfn` is outside the range. No `Pfn` of this allocator is outside.
+    /// Panics if `pfn` is outside the range. A `Pfn` of this allocator is never outside the range.
     #[inline(always)]
     pub fn frame(&self, pfn: Pfn) -> &Frame {
         match self.get(pfn) {
@@ -373,16 +374,16 @@ impl FrameTable {
     pub(crate) fn commit(&self, pages: Range<u32>) -> bool {
         self.memory.commit(pages)
     }
-    /// Decommits the frames of `pages` that fill whole OS pages. The frames stay writable, so that the mapping is not
-    /// split.
+    /// Decommits the frames of `pages` that fill whole OS pages. Discarded frames stay writable, so that the mapping is
+    /// not split.
     ///
     /// # Safety
-    /// All these frames must be [`Kind::Inside`], and no thread may use their other fields.
+    /// All frames of `pages` must be [`Kind::Inside`], and no thread may use their other fields.
     pub(crate) unsafe fn discard(&self, pages: Range<u32>) {
         // SAFETY: no thread uses the frames, by this function's contract.
         unsafe { self.memory.discard(pages) };
     }
-    /// Sets the number of frames. Returns the previous number.
+    /// Sets the number of frames. Returns the previous number of frames.
     pub(crate) fn set_len(&self, len: u32) -> u32 {
         let had = self.len();
         self.len.set(len);

@@ -21,7 +21,7 @@ pub(crate) enum End {
 ///
 /// # Invariants
 /// While the zone's lock is free, a frame is [`Kind::Free`] with this order, a type and a discarded bit iff its block
-/// is on that list.
+/// is on the matching list.
 #[derive(Debug, Default)]
 pub(crate) struct FreeArea {
     backed: [FrameList; MigrateType::COUNT],
@@ -40,7 +40,7 @@ impl FreeArea {
     pub(crate) fn len_of(&self, mobility: MigrateType) -> u32 {
         self.backed[mobility as usize].len() + self.discarded[mobility as usize].len()
     }
-    /// Returns the next block to allocate. A backed block comes first, because it costs no page fault.
+    /// Returns the next block to allocate. A backed block is allocated first, because it costs no page fault.
     #[inline]
     pub(crate) fn front(&self, mobility: MigrateType) -> Option<Pfn> {
         self.backed[mobility as usize].front().or_else(|| self.discarded[mobility as usize].front())

@@ -21,11 +21,11 @@ bitflags::bitflags! {
         const NOFS = 1 << 4;
         /// The allocation fails at the first refusal, like `NOWAIT`, although the caller could wait.
         const NORETRY = 1 << 5;
-        /// The owner can move the contents. The allocation may use movable blocks and the zone [`Movable`].
+        /// The owner can move the contents. The allocation may use movable pageblocks and the zone [`Movable`].
         ///
         /// [`Movable`]: crate::ZoneKind::Movable
         const MOVABLE = 1 << 6;
-        /// A shrinker can drop the contents. The allocation uses reclaimable blocks. `RECLAIMABLE` takes precedence
+        /// A shrinker can drop the contents. The allocation uses reclaimable pageblocks. `RECLAIMABLE` takes precedence
         /// over `MOVABLE`.
         const RECLAIMABLE = 1 << 7;
         /// Allocates only from the given node, or from the current CPU's node if none is given.
@@ -37,9 +37,9 @@ bitflags::bitflags! {
         const DMA = 1 << 10;
         /// Allocates from zone DMA32 or a lower zone.
         const DMA32 = 1 << 11;
-        /// Ignores watermarks, for an allocation that helps to free memory. If no block is free, all CPUs' pages are
-        /// flushed. With `MEMALLOC`, shrinkers do not run, and caches only give up unused memory. For memory above 4
-        /// MiB, only freed mappings are returned.
+        /// Ignores watermarks, for an allocation that helps to free memory. If no block is free, a `MEMALLOC`
+        /// allocation flushes all CPUs' pages. With `MEMALLOC`, shrinkers do not run, and caches only give up unused
+        /// memory. To make room for memory above 4 MiB, only freed mappings are returned to the system.
         const MEMALLOC = 1 << 12;
 
         /// High priority, for a caller that cannot wait.

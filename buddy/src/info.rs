@@ -25,7 +25,7 @@ pub struct BuddyInfo {
     pub zones: Vec<ZoneInfo>,
     /// Size of a pageblock, as an order: `2^order` pages.
     pub pageblock_order: Order,
-    /// True if pages are grouped by migrate type. False in ranges of fewer than three pageblocks.
+    /// True if pages are grouped by migrate type. Ranges of fewer than three pageblocks do not group pages.
     pub mobility: bool,
     /// Number of bytes of address space reserved for pages.
     pub reserved_bytes: usize,
@@ -150,8 +150,8 @@ impl ZoneInfo {
         Order::ZERO.through(Order::MAX).map(|order| self.free_blocks(order) << order.get()).sum()
     }
 
-    /// Index of why an allocation of `order` would fail, in 1/1,000 (the kernel's `extfrag_index`). Near 0 for lack of
-    /// memory, near 1,000 for fragmentation, and -1,000 if the allocation would succeed.
+    /// Index of why an allocation of `order` would fail, in 1/1,000 (the kernel's `extfrag_index`). The index is near 0
+    /// for lack of memory, near 1,000 for fragmentation, and -1,000 if the allocation would succeed.
     pub fn extfrag_index(&self, order: Order) -> i64 {
         let blocks = self.free_blocks_of_all_orders();
         if blocks == 0 {
@@ -202,8 +202,8 @@ impl BuddyInfo {
         let discarded = self.zones.iter().map(|zone| u64::from(zone.discarded)).sum::<u64>();
         self.committed_bytes() - discarded * PAGE_SIZE as u64
     }
-    /// Number of pages that are not in the largest free block that their place allows. 0 after all pages were freed and
-    /// the per-CPU pages were flushed.
+    /// Number of pages that are not in the largest free block that their place allows. The number is 0 after all pages
+    /// were freed and the per-CPU pages were flushed.
     #[doc(hidden)]
     pub fn pages_not_in_maximal_blocks(&self) -> u64 {
         self.zones.iter().map(|zone| u64::from(zone.pages_not_in_maximal_blocks)).sum()

@@ -16,7 +16,8 @@ use core::cell::Cell;
 use core::ptr::NonNull;
 use uslab_magazine::{Config, Layer, Operation, Round, Supplier};
 
-/// Number of cached orders: 0..=3, the kernel's "not costly" orders. One order under loom, to keep models small.
+/// Number of cached orders: 0..=3, the kernel's "not costly" orders. Under loom only order 0 is cached, to keep models
+/// small.
 const ORDERS: usize = if cfg!(loom) { 1 } else { 4 };
 /// Number of magazines per CPU in addition to two. A CPU keeps at most four magazines of one order and type.
 const STOCK: u16 = if cfg!(loom) { 0 } else { 2 };
@@ -50,8 +51,8 @@ pub(crate) struct PerCpuPages {
     types: usize,
 }
 
-/// Number of single pages in a magazine, for a zone of `managed` pages. Like the kernel's batch: a power of two minus
-/// one, at most 256 KiB and 1/4096 of the zone.
+/// Number of single pages in a magazine, for a zone of `managed` pages. The number is the kernel's batch: a power of
+/// two minus one, at most 256 KiB and 1/4096 of the zone.
 fn batch(managed: u32) -> u16 {
     if cfg!(loom) {
         return 1;
@@ -61,7 +62,7 @@ fn batch(managed: u32) -> u16 {
 }
 
 impl PerCpuPages {
-    /// Creates the magazines of a zone of `managed` pages. Returns `None` if their addresses are refused.
+    /// Creates the magazines of a zone of `managed` pages. Returns `None` if the magazines' addresses are refused.
     pub(crate) fn new(tables: &Tables, managed: u32, shared: &ZoneShared) -> Option<Self> {
         let types = if shared.mobility { MigrateType::COUNT } else { 1 };
         let orders = ORDERS.min(shared.max_order.index() + 1);
@@ -74,7 +75,7 @@ impl PerCpuPages {
         Some(Self { layers: (0..orders * types).map(layer).collect::<Option<_>>()?, types })
     }
 
-    /// Returns the layer of an order and type. Returns `None` for orders that are not cached.
+    /// Returns the layer of an order and type. Returns `None` for an order that is not cached.
     #[inline]
     pub(crate) fn layer(
         &self,
@@ -132,7 +133,7 @@ impl<'a> ZoneSupplier<'a> {
     pub(crate) fn filling(zone: &'a Zone, shared: &'a ZoneShared, wanted: Wanted) -> Self {
         Self { zone, shared, wanted, limit: Cell::new(None) }
     }
-    /// Creates a supplier for a flush. A supplier for a flush must not fill, which its floor prevents.
+    /// Creates a supplier for a flush. The supplier's floor prevents a fill during a flush.
     #[inline]
     pub(crate) fn returning(zone: &'a Zone, shared: &'a ZoneShared, order: Order) -> Self {
         let wanted = Wanted { order, mobility: MigrateType::Unmovable, floor: Some(u32::MAX) };

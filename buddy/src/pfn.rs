@@ -11,8 +11,8 @@ use crate::{MAX_ORDER, PAGE_SHIFT};
 pub struct Pfn(u32);
 
 impl Pfn {
-    /// Creates the page frame number `n`. `new` accepts any number. The allocator rejects a number that is not one of
-    /// its pages.
+    /// Creates the page frame number `n`. `Pfn::new` accepts any number. The allocator rejects a number that is not one
+    /// of its pages.
     pub const fn new(n: u32) -> Self {
         Self(n)
     }
@@ -59,7 +59,7 @@ impl core::fmt::Display for Pfn {
 pub struct Order(u8);
 
 impl Order {
-    /// Order 0: one page.
+    /// The order of a single page, 0.
     pub const ZERO: Self = Self(0);
     /// The largest order: 1,024 pages, 4 MiB.
     pub const MAX: Self = Self(MAX_ORDER);
@@ -102,7 +102,7 @@ impl Order {
         debug_assert!(self.0 < MAX_ORDER);
         Self(self.0 + 1)
     }
-    /// Returns the next smaller order. `self` must be above 0.
+    /// Returns the next smaller order. `self` must be above order 0.
     #[inline(always)]
     pub(crate) const fn down(self) -> Self {
         debug_assert!(self.0 > 0);

@@ -2,7 +2,7 @@
 //!
 //! A reservation takes only address space (`PROT_NONE`, no swap accounted). A commit makes a part of the region
 //! readable and writable. The first touch of a page backs it with zeros. A decommit returns the backing and makes the
-//! part inaccessible. A later use faults instead of silently reading zeros.
+//! part inaccessible. A use after the decommit faults instead of silently reading zeros.
 //!
 //! The crate has three memory backends. [`Backend::Os`] is the shipping backend: `mapped`, on Linux. [`Backend::Heap`]
 //! is plain heap memory behind the same interface. The heap backend is for models (loom runs thousands of executions in
@@ -44,8 +44,8 @@ pub enum Backend {
     #[cfg_attr(not(loom), default)]
     Os,
     /// Memory of the system's heap (`std::alloc::System`). A reservation on the heap allocates all its memory, zeroed.
-    /// No later commit fails, and no memory is returned before the region is dropped. Untouched pages cost nothing if
-    /// the heap maps large pieces and does not clear them, as on Linux.
+    /// On the heap, no later commit fails, and no memory is returned before the region is dropped. Untouched heap pages
+    /// cost nothing if the heap maps large pieces and does not clear them, as on Linux.
     #[cfg_attr(loom, default)]
     Heap,
     /// Addresses without memory, for pages that are never accessed. Tables that describe the pages (frames, bitmaps,
@@ -63,7 +63,7 @@ impl Phantom {
     /// No code may read or write memory of an allocator that is made with the result or a copy of the result. The
     /// following are therefore forbidden on such an allocator: bytes of blocks
     /// ([`PageBlock::bytes`](crate::PageBlock::bytes) and similar), [`Gfp::ZERO`](crate::Gfp::ZERO), objects with
-    /// constructors, typed objects, and growing an allocation. Safe code that could do any of these must not get the
+    /// constructors, typed objects, and growing an allocation. Safe code that could do such an access must not get the
     /// allocator.
     pub const unsafe fn new() -> Self {
         Self(())
@@ -131,7 +131,7 @@ impl Region {
     /// Reserves `bytes` bytes, rounded up to pages, at a multiple of `align` (a power of two). Returns `None` if the
     /// reservation is refused.
     ///
-    /// Costs one or two system calls on [`Backend::Os`].
+    /// `reserve` costs one or two system calls on [`Backend::Os`].
     pub fn reserve(
         bytes: usize,
         align: usize,
@@ -157,7 +157,7 @@ impl Region {
     /// mappings. The addresses after the region are therefore probably free, so that the region can [grow](Self::grow)
     /// up to `apart`. Also returns `None` on any backend other than [`Backend::Os`].
     ///
-    /// Costs three system calls, and one more for each occupied place.
+    /// `apart` costs three system calls, and one more for each occupied place.
     pub fn apart(bytes: usize, apart: usize, uncommitted: Uncommitted, faults: &Faults) -> Option<Self> {
         let bytes = bytes.max(1).checked_next_multiple_of(PAGE_SIZE)?;
         if faults.fires(Call::of(RESERVE, bytes)) {
@@ -220,9 +220,9 @@ impl Region {
 
     /// Makes `range` (bytes from the base, whole pages) readable and writable. Bytes that were not committed before are
     /// zero. Returns `false` and loses nothing if the system refuses (a limit on memory or on mappings), or if `range`
-    /// is not in the region. Committing a range twice is harmless.
+    /// is not in the region. Committing the same range twice is harmless.
     ///
-    /// Costs one system call on [`Backend::Os`].
+    /// `commit` costs one system call on [`Backend::Os`].
     pub fn commit(&self, range: Range<usize>) -> bool {
         if !self.holds(&range) || self.faults.fires(Call::of(COMMIT, range.len())) {
             return false;
@@ -235,8 +235,8 @@ impl Region {
     /// inaccessible, or readable as zero (see [`Uncommitted`]). On [`Backend::Heap`], the range becomes zero and stays
     /// accessible.
     ///
-    /// Returns `false` if the range stays accessible. The memory of an accessible range is still returned, unless it is
-    /// locked.
+    /// Returns `false` if the range stays accessible. Unless it is locked, the memory is returned even if the range
+    /// stays accessible.
     ///
     /// # Safety
     /// No thread may use the bytes in `range` until they are committed again.
@@ -250,10 +250,10 @@ impl Region {
     }
 
     /// Makes `range` (bytes from the base, whole committed pages) accessible, or inaccessible so that any access
-    /// faults. The contents of the range stay. Returns `false` and changes nothing if the protection cannot change:
-    /// [`Backend::Heap`] is always accessible.
+    /// faults. The bytes in `range` keep their contents. Returns `false` and changes nothing if the protection cannot
+    /// change: [`Backend::Heap`] is always accessible.
     ///
-    /// Costs one system call, and up to two of the process's limited number of mappings.
+    /// `protect` costs one system call, and up to two of the process's limited number of mappings.
     ///
     /// # Safety
     /// No thread may use the bytes in `range` while they are inaccessible.
@@ -281,11 +281,11 @@ impl Region {
         source!(&self.backing, source => unsafe { source.discard(self.at(&range), range.len()) })
     }
 
-    /// Resizes a wholly committed region to `bytes` bytes, rounded up to pages. The contents stay, as far as they fit.
-    /// New bytes are zero. The region moves only if `may_move` is set, and is then page-aligned. Returns `false` and
-    /// changes nothing if the resize fails.
+    /// Resizes a wholly committed region to `bytes` bytes, rounded up to pages. The region's contents stay, as far as
+    /// they fit. The new bytes of a larger region are zero. The region moves only if `may_move` is set, and is then
+    /// page-aligned. Returns `false` and changes nothing if the resize fails.
     ///
-    /// Costs one system call, which copies no byte. On [`Backend::Heap`], costs a copy.
+    /// `resize` costs one system call, which copies no byte. On [`Backend::Heap`], `resize` copies the contents.
     pub fn resize(&mut self, bytes: usize, may_move: bool) -> bool {
         let Some(bytes) = bytes.max(1).checked_next_multiple_of(PAGE_SIZE) else { return false };
         let old = self.bytes();
@@ -304,7 +304,7 @@ impl Region {
     /// Returns the addresses after the first `bytes` bytes, rounded up to pages, to the system. Returns `false` and
     /// changes nothing on [`Backend::Heap`].
     ///
-    /// Costs one system call.
+    /// `cut` costs one system call.
     ///
     /// # Safety
     /// During the call, no thread may use the cut part or commit any of it.
@@ -328,7 +328,7 @@ impl Region {
     /// `false` and changes nothing if the system refuses, if another mapping has any of the addresses, or on
     /// [`Backend::Heap`]. Calls of `grow` and [`cut`](Self::cut) must not run concurrently.
     ///
-    /// Costs one system call.
+    /// `grow` costs one system call.
     pub fn grow(&self, bytes: usize) -> bool {
         let (Some(bytes), old) = (bytes.checked_next_multiple_of(PAGE_SIZE), self.bytes()) else {
             return false;
@@ -347,7 +347,7 @@ impl Region {
 
     /// Zeroes the first `bytes` bytes of a wholly committed region.
     ///
-    /// Costs writing the bytes. From 4 MiB on, costs a system call that returns the memory.
+    /// `clear` costs writing the bytes. From 4 MiB on, `clear` makes a system call that returns the memory.
     ///
     /// # Panics
     /// Panics if the region has fewer than `bytes` bytes.
@@ -363,8 +363,8 @@ impl Region {
         matches!(&self.backing, Backing::Os(os) if os.part().is_some())
     }
 
-    /// Splits the region. The region keeps its first `bytes` bytes, rounded up to pages, and the rest is returned.
-    /// Returns `None` and changes nothing if no bytes remain, or if the backend cannot divide memory.
+    /// Splits the region. The region keeps its first `bytes` bytes, rounded up to pages, and `split_off` returns the
+    /// rest. Returns `None` and changes nothing if no bytes remain, or if the backend cannot divide memory.
     ///
     /// `split_off` makes no system call: the system does not know of regions.
     pub fn split_off(&mut self, bytes: usize) -> Option<Self> {
@@ -382,8 +382,8 @@ impl Region {
     ///
     /// # Errors
     /// Returns the region as an error if the system took its contents but not its addresses. Unmapping would split a
-    /// mapping, and the process has reached its limit of mappings. The caller may retry. Dropping the region loses
-    /// these addresses.
+    /// mapping, and the process has reached its limit of mappings. The caller may retry `unmap` later. Dropping a
+    /// region that could not be unmapped loses its addresses.
     pub fn unmap(mut self) -> Result<(), Self> {
         let bytes = self.bytes();
         let refused = bytes > 0
@@ -430,7 +430,7 @@ impl Region {
 }
 
 /// Returns the address `bytes` bytes above `base`. The addresses may be [phantom](Backend::Phantom) addresses. On
-/// systems without mappings these are plain numbers, for which `add` is not allowed.
+/// systems without mappings, phantom addresses are plain numbers, for which `add` is not allowed.
 ///
 /// # Safety
 /// `base` and the result must be in one region, or the result must be one past the region's end.
@@ -485,7 +485,7 @@ pub(crate) fn may_map(_bytes: usize) -> bool {
 }
 
 /// Returns the lower of the process's limits on addresses and on writable memory (`RLIMIT_AS`, `RLIMIT_DATA`), in
-/// bytes. Returns `None` without such a limit.
+/// bytes. Returns `None` if the process has no such limit.
 ///
 /// Cost: two system calls.
 pub fn own_limit() -> Option<u64> {
@@ -496,7 +496,7 @@ pub fn own_limit() -> Option<u64> {
 }
 
 /// Returns `true` if writable memory counts against a limit before its first touch, even if mapped without a reserve
-/// (`vm.overcommit_memory` is 2). Returns `false` if the setting is unknown.
+/// (`vm.overcommit_memory` is 2). Returns `false` if `vm.overcommit_memory` is unknown.
 pub(crate) fn commits_are_counted() -> bool {
     #[cfg(all(target_os = "linux", not(uslab_heap)))]
     return mapped::commits_are_counted();
@@ -549,7 +549,7 @@ impl Reservation {
     /// zero until committed and are never in huge pages. Returns `None` if the system refuses, or on a backend without
     /// mappings.
     ///
-    /// Costs up to six system calls.
+    /// `with_pages` costs up to six system calls.
     pub(crate) fn with_pages(
         tables: usize,
         pages: usize,
@@ -579,8 +579,8 @@ impl Reservation {
         self.left.is_none()
     }
 
-    /// Takes `bytes` bytes, rounded up to pages, from the reservation's addresses. If too few are left, makes a new
-    /// reservation. See [`Region::reserve`]. Memory that reads as zero is never in huge pages.
+    /// Takes `bytes` bytes, rounded up to pages, from the reservation's addresses. If too few addresses are left, the
+    /// region gets a new reservation. See [`Region::reserve`]. Memory that reads as zero is never in huge pages.
     pub(crate) fn reserve(&mut self, bytes: usize, uncommitted: Uncommitted) -> Option<Region> {
         let whole = bytes.max(1).checked_next_multiple_of(PAGE_SIZE)?;
         let fits = self.left.as_ref().is_some_and(|left| left.bytes() >= whole);
@@ -604,12 +604,12 @@ impl Reservation {
     }
 }
 
-/// A region that is committed on demand, from its start upwards. It is used for the memory of side tables.
+/// A region that is committed on demand, from its start upwards. Side tables keep their memory in such regions.
 #[derive(Debug)]
 pub struct Reserved {
     region: Region,
-    /// Number of bytes from the start that are known to be committed. A stale value is too low, and only causes a
-    /// repeated commit.
+    /// Number of bytes from the start that are known to be committed. A stale count of committed bytes is too low, and
+    /// only causes a repeated commit.
     committed: Counter,
     /// The fault point of the region's commits.
     point: Point,
@@ -620,7 +620,7 @@ pub struct Reserved {
 impl Reserved {
     /// Granularity of commits in bytes, so that not every new page costs a system call.
     const STEP: usize = 64 << 10;
-    /// Maximum number of bytes by which a commit runs ahead. A commit doubles the committed bytes up to this limit.
+    /// Maximum number of bytes by which a commit runs ahead. A commit doubles the committed bytes, up to this limit.
     const MOST: usize = 1 << 20;
 
     /// Reserves `bytes` bytes. Returns `None` if the system refuses. Each commit of the region is a call of the fault
@@ -657,8 +657,8 @@ impl Reserved {
         let ahead = bytes.next_multiple_of(Self::MOST).min(self.most);
         bytes <= self.most && [ahead, bytes].into_iter().any(|goal| self.region.grow(goal))
     }
-    /// Reserves like [`new`](Self::new), at a multiple of `align`. Uncommitted bytes read as zero. The memory is never
-    /// in huge pages.
+    /// Reserves like [`new`](Self::new), at a multiple of `align`. Uncommitted bytes read as zero. A readable region is
+    /// never in huge pages.
     pub fn readable(
         bytes: usize,
         align: usize,
@@ -682,7 +682,8 @@ impl Reserved {
         // A concurrent commit was requested for at most `bytes` bytes, or for bytes that are already committed. A
         // concurrent commit runs ahead by at most `ahead` bytes.
         let ahead = Self::MOST + Self::STEP;
-        // SAFETY: no thread uses the cut part, by this function's contract. The margin covers concurrent commits.
+        // SAFETY: no thread uses the cut part, by this function's contract. The margin `ahead` covers concurrent
+        // commits.
         unsafe { self.region.cut(bytes.max(self.committed()).next_multiple_of(Self::STEP) + ahead) }
     }
     /// Number of reserved bytes of addresses.
@@ -697,8 +698,8 @@ impl Reserved {
     pub fn base(&self) -> NonNull<u8> {
         self.region.base()
     }
-    /// Returns the memory behind `range`, in whole pages, to the system. The range then reads as zero. Returns `false`
-    /// and changes nothing if the system refuses.
+    /// Returns the memory behind `range`, in whole pages, to the system. The discarded range then reads as zero.
+    /// Returns `false` and changes nothing if the system refuses.
     ///
     /// # Safety
     /// The range must be committed, and no thread may rely on its contents.
@@ -871,7 +872,7 @@ mod tests {
         drop(last);
         assert_eq!(low.bytes(), 6 << 20);
         // SAFETY: the whole region is committed, and this test is its only user. The last 2 MiB are no longer part of
-        // it.
+        // this region.
         assert!(unsafe { core::slice::from_raw_parts(low.base().as_ptr(), 6 << 20) }.iter().all(|b| *b == 7));
         let mut heap = Region::committed(8192, 4096, Backend::Heap, &none()).unwrap();
         assert!(heap.split_off(4096).is_none() && !heap.is_divisible());
@@ -926,7 +927,7 @@ mod tests {
         assert!(Reservation::with_pages(4096, pages, align, Backend::Heap, &none()).is_none());
     }
 
-    /// Tables that are written get memory. Pages that are never accessed may be only addresses.
+    /// A table that is written gets memory. Pages that are never accessed may be only addresses.
     #[test]
     fn phantom_pages_are_addresses_and_tables_are_memory() {
         // SAFETY: the test does not access the region's pages, and tables have memory.
@@ -961,7 +962,7 @@ mod tests {
         assert_eq!(reserve_most(1000, 10, |n| (n <= 130).then_some(n)), Ok((125, 125)));
         assert_eq!(reserve_most(1000, 10, |n| (n <= 10).then_some(n)), Ok((10, 10)));
         assert_eq!(reserve_most::<()>(1000, 10, |_| None), Err(10));
-        // More address space than exists.
+        // A size of more address space than exists.
         let wish = 1 << 60;
         let reserve = |bytes| Region::reserve(bytes, 4096, Uncommitted::NoAccess, Backend::Os, &none());
         let (bytes, region) = reserve_most(wish, 1 << 20, reserve).unwrap();
@@ -1001,7 +1002,7 @@ mod tests {
                 let last = region.base().add((8 << 20) - 1);
                 assert_eq!(last.read(), 0);
                 last.write(7);
-                // Cuts the region, and grows it again.
+                // Cuts the region, and then grows it again.
                 assert!(region.cut(1 << 20) && region.grow(8 << 20) && last.read() == 0);
             }
         }

@@ -4,7 +4,8 @@
 //! A scenario's name begins with the properties that it checks (`tests/claims.toml` describes them). B1-B7 are blocks,
 //! frames and their memory, B8 charges, and P1 and P2 per-CPU pages. Each scenario ends with the audit of `world`.
 //! loom's scenarios are small and exhaustive, and their scripts move one thread to another CPU before each of its first
-//! steps. shuttle's scenarios are larger, sampled, and sequentially consistent. Only loom checks the memory orderings.
+//! steps. shuttle's scenarios are larger, sampled, and sequentially consistent. The memory orderings are checked only
+//! by loom.
 
 #[cfg(loom)]
 mod models;

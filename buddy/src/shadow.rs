@@ -1,5 +1,5 @@
-//! The page allocator's shadow model: a plain map of the allocated blocks. An allocator executes the same operations.
-//! Property tests and the fuzzer generate the operations, and this module checks each result.
+//! The page allocator's shadow model: a plain map of the allocated blocks. A real allocator executes the same
+//! operations. Property tests and the fuzzer generate the operations, and this module checks each result.
 //!
 //! After every allocation, no page is allocated twice, and the block is in a zone and on a node that the flags allow.
 //! An allocation that ignores watermarks fails only if no zone has a block. After every sequence of operations, the
@@ -12,7 +12,7 @@ use arbitrary::{Arbitrary, Result, Unstructured};
 use std::collections::BTreeMap;
 use uslab_magazine::{Cpus, on_cpu};
 
-/// An operation of the shadow model. Numbers are reduced to their ranges.
+/// An operation of the shadow model. The numbers in an operation are reduced to valid ranges.
 #[derive(Clone, Debug, Arbitrary)]
 pub(crate) enum Op {
     Alloc {
@@ -36,7 +36,7 @@ pub(crate) enum Op {
     Drain(u8, u8),
     Reap,
     Release,
-    /// Refuses `times` calls of a fault point from the `nth` call on. A point number that is too large selects all
+    /// Refuses `times` calls of a fault point from the `nth` call on. A `point` that is too large selects all fault
     /// points.
     Refuse {
         point: u8,
@@ -217,7 +217,7 @@ impl Shadow {
 pub(crate) fn run(config: PageConfig, ops: &[Op]) {
     on_cpu(0);
     let faults = Faults::new(0);
-    // Some sizes are invalid, such as no pages at all.
+    // Some configurations are invalid, such as a size of no pages.
     let Ok(pages) = PageAllocator::new(PageConfig { faults: faults.clone(), ..config }) else { return };
     let mut shadow = Shadow { pages, faults, refusing: false, blocks: BTreeMap::new() };
     for op in ops {
@@ -225,7 +225,7 @@ pub(crate) fn run(config: PageConfig, ops: &[Op]) {
     }
     shadow.audit();
     shadow.grant();
-    // All free memory has been returned.
+    // At this point, all free memory has been returned.
     shadow.pages.decommit();
     let census = shadow.pages.check().unwrap();
     assert_eq!((census.listed, census.per_cpu), (census.discarded, 0));

@@ -109,8 +109,8 @@ impl Tables {
         Some(made)
     }
     /// Creates a table. The first table is committed as it is used, which makes two mappings of each region. Further
-    /// tables are committed as a whole if that costs only addresses. The number of mappings then does not grow with
-    /// caches times CPUs.
+    /// tables are committed as a whole if that costs only addresses. The number of mappings therefore does not grow
+    /// with caches times CPUs.
     fn make(&self, addresses: Option<&mut Reservation>) -> Option<Arc<Table<StackMemory>>> {
         let (cpus, backend) = (self.cpus, self.backend);
         let on_heap = !MAPPED || backend.of_tables() == Backend::Heap;
@@ -118,7 +118,7 @@ impl Tables {
         let footprint = |region| Table::<StackMemory>::footprint(&cpus, region);
         let (more, mut none) = (addresses.is_none(), Reservation::none(backend, &self.faults));
         let addresses = addresses.unwrap_or(&mut none);
-        // If the reservation has addresses left, they suffice for the table.
+        // If the reservation has addresses left, these suffice for the table.
         if let Some((limit, has)) = addresses.is_empty().then(address_limit).flatten() {
             while region > LEAST && footprint(region) > limit.saturating_sub(has) / Self::SHARE {
                 region = (region / 2).max(LEAST);
@@ -187,7 +187,7 @@ impl Tables {
         self.depots.keep_at_most(bytes);
     }
 
-    /// Each table, oldest first.
+    /// All tables, oldest first.
     fn each(&self) -> impl Iterator<Item = Arc<Table<StackMemory>>> + '_ {
         (0..MOST).map_while(|i| self.tables.lock().get(i).cloned())
     }
@@ -206,7 +206,7 @@ impl Tables {
     }
 
     /// Makes all inlined paths miss from now on, and the paths of frees by address only if `with_frees` is set: see
-    /// [`Table::close_inlined`]. Returns `false` if closing fails. If closing fails, the inlined paths are open.
+    /// [`Table::close_inlined`]. Returns `false` if closing fails, and the inlined paths are then open.
     pub fn close_inlined(&self, with_frees: bool) -> bool {
         // The lock is held throughout, so that a concurrently created table is closed, too.
         let tables = self.tables.lock();
@@ -287,7 +287,7 @@ mod tests {
     fn layer(tables: &Tables) -> OfPages {
         tables.layer(Config::new(4, 2, 2), true).unwrap()
     }
-    /// Creates layers until there is one more table. The last layer belongs to the new table.
+    /// Creates layers until there is one more table. The last of these layers belongs to the new table.
     fn until_another(tables: &Tables) -> Vec<OfPages> {
         let before = tables.each().count();
         let mut layers = vec![];
@@ -361,7 +361,7 @@ mod tests {
         faults.arm(vec![]);
         let layers = until_another(&tables);
         let [asked, commits_of_another] = commits(layers.last().unwrap());
-        // Counts all commits except the commit of the part after the empty region.
+        // The number of all commits except the commit of the part after the empty region.
         let at_once = u64::from(!commits_are_counted());
         assert_eq!(commits_of_another, asked - at_once);
     }
@@ -401,7 +401,7 @@ mod tests {
     #[test]
     #[ignore = "run under `ulimit -v` by a_table_takes_its_share_of_limited_addresses"]
     fn under_limited_address_space() {
-        // Without the limit, a region for 32 CPUs would be larger.
+        // Without the address limit, a region for 32 CPUs would be larger.
         let cpus = Cpus::simulated(32, 1).unwrap();
         let footprint = |region| Table::<StackMemory>::footprint(&cpus, region);
         let (limit, has) = address_limit().unwrap();
@@ -453,7 +453,7 @@ mod tests {
         let third = second.pop();
         assert_eq!((first.len(), tables.each().count()), (second.len() + 1, 3));
         drop((newest, third));
-        // Layers of the last table, whose numbers are all free again, and of the second table.
+        // Creates layers of the last table, whose numbers are all free again, and of the second table.
         let last: Vec<_> = first.iter().map(|_| layer(&tables)).collect();
         drop(first.pop());
         let anew = [layer(&tables), layer(&tables)];

@@ -431,9 +431,9 @@ fn stolen_block_is_the_smallest_and_returns_to_its_type() {
     audited(&pages);
 }
 
-/// Allocates three pageblocks of 64 pages and a tail in blocks of `size` with `gfp`. After that, frees the blocks of
-/// the first pageblock that `freed` selects (by number), and allocates `more`. Returns (claims, steals) of the last
-/// step.
+/// Allocates three pageblocks of 64 pages and a tail in blocks of `size` with `gfp`. `fallback` then frees the blocks
+/// of the first pageblock that `freed` selects (by number), and allocates `more`. Returns the numbers of claims and
+/// steals of the last step.
 fn fallback(
     tail: u32,
     (size, gfp): (Order, Gfp),
@@ -481,7 +481,7 @@ fn a_pageblock_is_not_claimed_for_a_small_movable_block() {
 
 #[test]
 fn a_pageblock_that_the_zone_cuts_off_is_not_claimed() {
-    // Blocks of 8 pages: 24 in whole pageblocks, and 4 in the tail, all of which are freed.
+    // The test uses 24 blocks of 8 pages in whole pageblocks, and 4 blocks in the tail, all of which are freed.
     assert_eq!(fallback(32, (order(3), Gfp::MOVABLE), |n| n >= 24, &[(Gfp::KERNEL, None)]), (0, 1));
     // The last whole pageblock is claimed.
     assert_eq!(fallback(0, (order(3), Gfp::MOVABLE), |n| n >= 20, &[(Gfp::KERNEL, None)]), (1, 0));
@@ -1153,14 +1153,14 @@ fn under_limited_address_space() {
     assert_eq!((pages.reserved_bytes(), block.bytes()[4 << 20 >> 1]), (4 << 20, 0));
     let (blocks, refused) = all(&pages, order(10), Gfp::KERNEL);
     assert_eq!(refused, Limit::CommitRefused);
-    // All addresses except those reserved for other mappings.
+    // All addresses of the process except those reserved for other mappings.
     let (all_of_it, left) = (1 + blocks.len(), limit - has());
     assert!((32 << 20..40 << 20).contains(&left), "{left} bytes are left of {limit}, {before} before");
     assert!(all_of_it << 22 > (limit - before) / 10 * 9, "{all_of_it} blocks");
     let last = blocks.last().unwrap();
     assert_eq!(pages.pfn_of(last.bytes().as_ptr()), Some(last.pfn()));
     audited(&pages);
-    // After other mappings have their addresses, none need be left.
+    // After other mappings have got their addresses, no reserved addresses need be left.
     let (access, faults) = (crate::region::Uncommitted::NoAccess, crate::Faults::default());
     let other = crate::Region::reserve(left - (10 << 20), 4096, access, Backend::Os, &faults);
     let more = all(&pages, order(10), Gfp::KERNEL).0.len();
@@ -1237,7 +1237,8 @@ fn freed_blocks_above_the_bound_are_decommitted() {
     pages.check().unwrap();
 }
 
-/// Frees return memory above the surplus, down to three quarters of it. At the surplus, frees return nothing.
+/// Frees return memory above the surplus, down to three quarters of it. At the surplus, a free returns no memory to the
+/// system.
 #[test]
 fn frees_return_memory_above_the_surplus_and_not_at_it() {
     let pages = made(PageConfig { keep_free: Some(128 << 20), ..normal(4 * 1024) });
@@ -1248,7 +1249,8 @@ fn frees_return_memory_above_the_surplus_and_not_at_it() {
         unsafe { pages.free_in(&op, pfn, Order::MAX) };
         (pages.info().committed_bytes() >> 20, op.path())
     });
-    // 4 and 8 MiB are kept. Of 12 MiB, everything above 6 MiB is returned, and the next block makes 8 MiB again.
+    // Frees of 4 and 8 MiB keep all memory backed. Of 12 MiB free memory, everything above 6 MiB is returned, and the
+    // next block makes 8 MiB again.
     assert_eq!(steps, [(16, Path::Pages), (16, Path::Pages), (8, Path::Commit), (8, Path::Pages)]);
 }
 
@@ -1261,7 +1263,8 @@ fn an_eighth_of_the_pages_in_use_stays_backed() {
     assert_eq!(pages.info().committed_bytes() >> 20, 112 + 8, "above 14 MiB: below three quarters");
 }
 
-/// Memory that is repeatedly returned and used again stays backed. When it is no longer used, it is returned.
+/// Memory that is repeatedly returned and used again stays backed. When such memory is no longer used, it is returned
+/// to the system.
 #[test]
 fn reused_memory_stays_backed_and_unused_is_returned() {
     let pages = made(PageConfig { keep_free: Some(64 << 20), ..normal(128 * 1024) });

@@ -19,18 +19,18 @@ pub const TINY: u32 = 64;
 pub const SCALE_FACTOR: u32 = 10;
 
 /// The reserve of each zone against requests for a higher zone, as 1/ratio of the higher zones' pages. A ratio of 0
-/// reserves nothing.
+/// reserves no pages.
 const LOWMEM_RESERVE_RATIO: [u32; ZoneKind::COUNT] = [256, 256, 32, 0];
 
 /// A zone's watermarks, in pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Watermarks {
-    /// Only high-priority requests may use pages below this mark.
+    /// Only high-priority requests may use pages below the min mark.
     pub min: u32,
-    /// Reclaim should begin below this mark.
+    /// Reclaim should begin below the low mark.
     pub low: u32,
-    /// Reclaim may stop above this mark.
+    /// Reclaim may stop above the high mark.
     pub high: u32,
 }
 
@@ -45,8 +45,8 @@ const PCP_TYPES: u64 = 3;
 
 /// Returns the number of pages that the kernel's huge-page daemon keeps free (`set_recommended_min_free_kbytes`). Each
 /// of `zones` zones keeps two pageblocks, so that one is free while another is filled. Each zone also keeps a pageblock
-/// for each pair of migrate types that may mix. The result is at most a 20th of `lowmem`. The kernel takes the 20th of
-/// the pages above the high watermarks, which is slightly less.
+/// for each pair of migrate types that may mix. The reserve for huge pages is at most a 20th of `lowmem`. The kernel
+/// takes the 20th of the pages above the high watermarks, which is slightly less.
 pub(crate) fn huge_page_free_pages(pageblock: u64, zones: u64, lowmem: u64) -> u64 {
     (pageblock * zones * (2 + PCP_TYPES * PCP_TYPES)).min(lowmem / 20)
 }

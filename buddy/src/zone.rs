@@ -23,8 +23,8 @@
 //!
 //! Memory is committed one *maximal block* (largest order) at a time, when the lists of the type cannot serve a
 //! request. Uncommitted memory counts as free: watermarks, buddyinfo and indices describe the zone, not the backed
-//! memory. A zone begins at a multiple of the maximal block. If the zone's size is not a multiple, its last pages are
-//! the *tail*. The tail is committed as a whole, in the largest aligned blocks that fit.
+//! memory. A zone begins at a multiple of the maximal block. If the size of a zone is not a multiple of the maximal
+//! block, its last pages are the *tail*. The tail is committed as a whole, in the largest aligned blocks that fit.
 //!
 //! ## Decommitting and discarding
 //!
@@ -45,8 +45,8 @@
 //!
 //! ## Charges
 //!
-//! Memory mapped outside the pages can be *charged* to a zone. The zone then withdraws as many free pages, like a
-//! balloon in a virtual machine. A limit on the zones thus also covers that memory. With several zones, each zone is
+//! Memory mapped outside the pages can be *charged* to a zone. A charged zone withdraws as many free pages, like a
+//! balloon in a virtual machine. A limit on the zones thus also covers charged memory. With several zones, each zone is
 //! charged a part. All zones are locked while the room is checked and the parts are charged.
 //!
 //! ## Lock
@@ -82,17 +82,17 @@ pub(crate) struct ZoneShared {
     /// The largest order, which is also the unit of commits.
     pub(crate) max_order: Order,
     pub(crate) pageblock_order: Order,
-    /// True if pages are grouped by type. False if there are too few pageblocks.
+    /// True if pages are grouped by type. Pages are not grouped if there are too few pageblocks.
     pub(crate) mobility: bool,
     /// Maximum number of free pages that a zone keeps backed after frees, and the upper bound of that maximum.
     pub(crate) keep: Fixed,
     pub(crate) most_kept: u32,
-    /// Maximum number of pages in total. Larger than the number of frames if addresses are limited.
+    /// Maximum number of pages in total. The number exceeds the number of frames if addresses are limited.
     pub(crate) most: Fixed,
     pub(crate) limit: AddressLimit,
     pub(crate) huge_pages: HugePages,
-    /// Order of the smallest block that is discarded. Above 0 if discarding a smaller part is not worth splitting a
-    /// huge page.
+    /// Order of the smallest block that is discarded. The order is above 0 if discarding a smaller part is not worth
+    /// splitting a huge page.
     pub(crate) discard_from: Order,
     pub(crate) faults: Faults,
 }
@@ -103,7 +103,7 @@ impl ZoneShared {
     }
 
     /// Discards `pages`, which stay committed. Returns `false` if the system keeps the pages, because they are locked
-    /// (`mlock`). The zone then only uses more memory than expected.
+    /// (`mlock`). Kept pages only make the zone use more memory than expected.
     ///
     /// # Safety
     /// The pages must be free and committed, and no thread may take them during the call.
@@ -211,7 +211,7 @@ pub(crate) struct Zone {
     pub(crate) marks: Watermarks,
     /// The lowmem reserve, by the highest zone that the request could use.
     pub(crate) reserve: [u32; ZoneKind::COUNT],
-    /// The migrate type of each pageblock, as [`encode`] stores it. The types are written under the zone's lock.
+    /// The migrate type of each pageblock, as [`encode`] stores it. Pageblock types are written under the zone's lock.
     types: Box<[Fixed]>,
     inner: ForkMutex<Inner>,
 }
@@ -310,13 +310,13 @@ impl Inner {
 
 /// The uncommitted maximal blocks of a zone, by number within the zone, without the tail.
 ///
-/// A zone of 64 GiB has 16,384 maximal blocks. Creating this list writes no entry.
+/// A zone of 64 GiB has 16,384 maximal blocks. Creating the list of all blocks writes no entry.
 #[derive(Debug)]
 struct Fresh {
-    /// Blocks that were committed before. The last block is committed next. The vector has capacity for all blocks, so
-    /// it never grows.
+    /// Blocks that were committed before. The block that was decommitted last is committed next. The vector has
+    /// capacity for all blocks, so it never grows.
     returned: Vec<u32>,
-    /// Blocks that were never committed. The lowest block is next after `returned` is empty.
+    /// Maximal blocks that were never committed. The lowest of these blocks is committed when `returned` is empty.
     never: Range<u32>,
 }
 
@@ -342,7 +342,7 @@ impl Fresh {
 }
 
 /// Allocates `len` all-zero values, without writing if the heap supplies zeroed memory. Returns `None` if the heap
-/// refuses.
+/// refuses the memory.
 ///
 /// # Safety
 /// All-zero bytes must be a valid `T`.
@@ -448,7 +448,7 @@ impl Zone {
     fn pageblock(&self, shared: &ZoneShared, pfn: Pfn) -> &Fixed {
         &self.types[(pfn.index() - self.start.index()) >> shared.pageblock_order.get()]
     }
-    /// Returns the type of the pageblock of `pfn`. Exact under the zone's lock, a hint without it.
+    /// Returns the type of the pageblock of `pfn`: exact under the zone's lock, a hint without it.
     #[inline]
     pub(crate) fn type_of(&self, shared: &ZoneShared, pfn: Pfn) -> MigrateType {
         decode(self.pageblock(shared, pfn))
@@ -476,8 +476,8 @@ impl Zone {
         } else if order >= shared.discard_from {
             inner.backed += order.pages();
         }
-        // SAFETY: `inner` is borrowed from this zone's lock. The block is in the zone and on no list: every caller has
-        // just unlisted it, received it from a free, or committed it.
+        // SAFETY: `inner` is borrowed from this zone's lock. The inserted block is in the zone and on no list: every
+        // caller has just unlisted it, received it from a free, or committed it.
         unsafe { inner.areas[order.index()].insert(&shared.frames, pfn, state, end) }
     }
     /// Unlists a block that is listed with `state`. The caller must update its frame.
@@ -489,8 +489,8 @@ impl Zone {
         } else if order >= shared.discard_from {
             inner.backed -= order.pages();
         }
-        // SAFETY: `inner` is borrowed from this zone's lock. The callers found the block on this list, or in its frame
-        // under the lock.
+        // SAFETY: `inner` is borrowed from this zone's lock. The callers found the removed block on this list, or in
+        // its frame under the lock.
         unsafe { inner.areas[order.index()].remove(&shared.frames, pfn, state) }
     }
 
@@ -567,7 +567,7 @@ impl Zone {
         (filled, limit)
     }
 
-    /// Tries the sources in the order of the module documentation.
+    /// Takes a block from the sources in the order of the module documentation.
     fn take(
         &self,
         shared: &ZoneShared,
@@ -610,8 +610,8 @@ impl Zone {
         })
     }
 
-    /// Splits an unlisted block that was free with `state` down to order `low`. Keeps the low half and lists the upper
-    /// halves.
+    /// Splits an unlisted block that was free with `state` down to order `low`. `split` keeps the low half and lists
+    /// the upper halves.
     fn split(&self, shared: &ZoneShared, inner: &mut Inner, pfn: Pfn, state: State, low: Order) {
         let mut high = state.order();
         while high > low {
@@ -654,8 +654,8 @@ impl Zone {
         None
     }
 
-    /// Changes the type of the pageblock of `pfn` to `mobility` if at least half of it is free or compatible. Moves its
-    /// free blocks to the lists of the new type.
+    /// Changes the type of the pageblock of `pfn` to `mobility` if at least half of it is free or compatible. The
+    /// claimed pageblock's free blocks move to the lists of the new type.
     fn claim_pageblock(
         &self,
         shared: &ZoneShared,
@@ -698,7 +698,7 @@ impl Zone {
         true
     }
 
-    /// Takes the smallest sufficient block of another type. The block's pageblock keeps its type.
+    /// Takes the smallest sufficient block of another type. The pageblock of a stolen block keeps its type.
     fn steal(
         &self,
         shared: &ZoneShared,
@@ -720,7 +720,7 @@ impl Zone {
 
     // --- Free ------------------------------------------------------------------------------------------------
 
-    /// Frees blocks of `order` in one lock hold. The frames of these blocks must be [`Kind::PerCpu`].
+    /// Frees blocks of `order` in one lock hold. The frames of the freed blocks must be [`Kind::PerCpu`].
     pub(crate) fn free(
         &self,
         op: &Operation,
@@ -853,7 +853,7 @@ impl Zone {
             let discarded = inner.discarded;
             self.decommit_block(shared, &mut inner, start, pages);
             inner.tail_committed = false;
-            // Pages that had been returned before do not count.
+            // Pages that had already been returned do not count.
             bytes += (pages - (discarded - inner.discarded)) as usize * PAGE_SIZE;
         }
         drop(inner);
@@ -972,8 +972,8 @@ impl Zone {
         inner.uncommitted += pages;
         inner.idle = inner.idle.min(inner.backed);
         inner.events.decommits += 1;
-        // SAFETY: the pages were free and are on no list now. No thread uses the pages or their frames, all of which
-        // are `Inside`. The lock is held until the pages count as uncommitted.
+        // SAFETY: the pages were free and are on no list now. No thread uses the unlisted pages or their frames, all of
+        // which are `Inside`. The lock is held until the pages count as uncommitted.
         unsafe {
             inner.discards_zero &= shared.region.decommit(byte_range(start, pages));
             shared.frames.discard(start.get()..start.get() + pages);
@@ -984,7 +984,7 @@ impl Zone {
 
     /// Withdraws free pages, down to the minimum watermark. `others` is the function that charges the following zones.
     /// `others` receives the number of pages for which this zone has room, charges as many pages as it can, and returns
-    /// the rest. Finally this zone charges as many of the remaining pages as it can, and `charge` returns the rest. If
+    /// the rest. Finally the zone charges as many of the remaining pages as it can, and `charge` returns the rest. If
     /// `others` returns `None`, the charge is refused and changes nothing.
     pub(crate) fn charge(&self, others: impl FnOnce(u32) -> Option<u32>) -> Option<u32> {
         // Nested: the thread holds the locks of earlier zones, in ascending order.
@@ -1007,8 +1007,8 @@ impl Zone {
         inner.charged -= back;
         back
     }
-    /// Decommits the backed pages in excess of the free pages. The zone and its charges together then take no more
-    /// memory than the zone's size. Without charges, the backed pages never exceed the free pages.
+    /// Decommits the backed pages in excess of the free pages. The zone and its charges then take no more memory than
+    /// the zone's size. Without charges, the backed pages never exceed the free pages.
     pub(crate) fn decommit_charged(&self, shared: &ZoneShared, inner: MutexGuard<'_, Inner>) {
         let free = inner.free();
         let above = inner.backed > free;
@@ -1089,7 +1089,7 @@ fn maximal_blocks(start: Pfn, pages: u32, max: Order) -> impl Iterator<Item = (P
     })
 }
 
-/// Returns the blocks that start between two pages, each with its state. Other pages are skipped.
+/// Returns the blocks that start between two pages, each with its state. Pages that start no block are skipped.
 ///
 /// The result is exact for free blocks under the zone's lock. Allocated blocks may change concurrently.
 pub(crate) fn blocks_between(

@@ -5,7 +5,7 @@
 //! the lock once, and the depot keeps no empty magazines. Finding an empty depot costs no lock, because the length is
 //! readable without the lock. The table's memory holds the magazines. A depot requests more memory as it grows, and
 //! returns unused memory at a reap. An allocator may be built on this crate, so a visit to the depot allocates nothing.
-//! An unused depot takes only a few words.
+//! An unused depot takes only a few words of memory.
 //!
 //! **Working set** (Bonwick & Adams 2001, section 3.7): the depot records its minimum length since the last reap. A
 //! magazine below the minimum length was not needed during the whole interval, and is *surplus*.
@@ -133,7 +133,7 @@ impl DepotBudget {
     pub fn keep_at_most(&self, bytes: u64) {
         self.most.set(bytes.min(self.default));
     }
-    /// Adds `bytes` to the held bytes if the budget allows. Concurrent calls may each exceed the budget by one
+    /// Adds `bytes` to the held bytes if the budget allows. Concurrent charges may each exceed the budget by one
     /// magazine.
     fn charge(&self, bytes: u64) -> bool {
         let fits = bytes == 0 || self.held.get().saturating_add(bytes) <= self.most.get();
@@ -161,13 +161,13 @@ pub(crate) struct Full {
     min: u32,
 }
 
-/// The depot of one class on one node; see the [module](self). The fields that each visit writes come first.
+/// The depot of one class on one node; see the [module](self). The fields of a depot that each visit writes come first.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Depot {
     /// Number of visits that moved a magazine, written under the lock.
     pub(crate) exchanges: Counter,
-    /// Number of magazines. Written under the lock, and read without the lock as a hint.
+    /// Number of magazines; written under the lock, and read without it as a hint.
     len: AtomicU32,
     limit: u32,
     /// Number of bytes that a magazine represents; 0 if the budget does not count the magazines.
@@ -175,7 +175,7 @@ pub(crate) struct Depot {
     pub(crate) full: ForkMutex<Full>,
     /// Number of visits that found the lock taken.
     pub(crate) contention: Counter,
-    /// 1 if the depot may have unused blocks, else 0.
+    /// 1 if the depot may have unused blocks for magazines, else 0.
     spare: Counter,
 }
 
@@ -247,7 +247,7 @@ impl Depot {
             if full.len >= FREE {
                 budget.held.sub(self.bytes);
             }
-            // Written only once, because visits usually do not write the cache line of `spare`.
+            // `spare` is written only once, because its cache line is one that visits usually do not write.
             if self.spare.get() == 0 {
                 self.spare.set(1);
             }
@@ -328,7 +328,7 @@ impl Depot {
         self.spare.set(0);
         Some(core::mem::take(&mut full.spare))
     }
-    /// Takes all blocks, with the magazines in them. The depot must have no other user.
+    /// Takes all blocks, with the magazines in them. The depot must have no other user during the call.
     pub(crate) fn end(&self, budget: &DepotBudget) -> Blocks {
         let mut full = self.full.lock();
         budget.held.sub(u64::from(full.len.saturating_sub(FREE)) * self.bytes);
@@ -340,7 +340,7 @@ impl Depot {
 
     /// Returns copies of the magazines, the next one to be taken first.
     pub(crate) fn look(&self) -> Vec<Magazine> {
-        // The vector is allocated before locking. Without concurrent users, it is large enough.
+        // The vector is allocated before locking. The vector suffices if the depot has no concurrent user.
         let mut magazines = Vec::with_capacity(self.len() as usize);
         let full = self.full.lock();
         let room = magazines.capacity();

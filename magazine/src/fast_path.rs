@@ -17,7 +17,7 @@ use core::ptr::NonNull;
 #[derive(Debug)]
 pub struct FastPath<R, M = Heap> {
     pcpu: PcpuPtr,
-    /// `Some` if restartable sequences do not serve the table. `pcpu` then points to the empty region.
+    /// `Some` if restartable sequences do not serve the table, and `pcpu` then points to the empty region.
     table: Option<NonNull<Table<M>>>,
     class: Class,
     rounds: PhantomData<fn(R) -> R>,
@@ -36,7 +36,8 @@ impl<R, M> Clone for FastPath<R, M> {
 impl<R, M> Copy for FastPath<R, M> {}
 
 impl<R: Round, M: Memory> FastPath<R, M> {
-    /// Creates a fast path of no layer, which always misses. For an owner whose slow path must see each round.
+    /// Creates a fast path of no layer, which always misses. A disabled path is for an owner whose slow path must see
+    /// each round.
     pub fn disabled() -> Self {
         Self { pcpu: PcpuPtr::disabled(), table: None, class: NO_CLASS, rounds: PhantomData }
     }
@@ -83,7 +84,7 @@ impl<R: Round, M: Memory> FastPath<R, M> {
         self.pcpu.cpu()
     }
     /// Pops the newest round of this CPU's stack. Returns `None` if the stack is empty or the fast path is disabled.
-    /// The caller then calls [`Layer::alloc_slow`](crate::Layer::alloc_slow).
+    /// After a miss, the caller calls [`Layer::alloc_slow`](crate::Layer::alloc_slow).
     ///
     /// Cost: one operation on the CPU's region, with no access to shared memory.
     ///
@@ -94,8 +95,8 @@ impl<R: Round, M: Memory> FastPath<R, M> {
         // SAFETY: the layer is alive, by this function's contract.
         unsafe { self.alloc_fast().or_else(|| self.alloc_claimed()) }
     }
-    /// The first part of [`alloc`](Self::alloc): pops by a restartable sequence only. For a caller that continues
-    /// elsewhere after a miss.
+    /// The first part of [`alloc`](Self::alloc): pops by a restartable sequence only. `alloc_fast` is for a caller that
+    /// continues elsewhere after a miss.
     ///
     /// # Safety
     /// The layer must be alive, as for [`alloc`](Self::alloc).
@@ -104,8 +105,8 @@ impl<R: Round, M: Memory> FastPath<R, M> {
         // SAFETY: only `R::into_raw` produces the pointers on stacks.
         self.pcpu.pop(self.class).map(|raw| unsafe { R::from_raw(raw) })
     }
-    /// The second part of [`alloc`](Self::alloc), for tables that restartable sequences do not serve. The function is
-    /// not inlined, because it would be most of each allocation's code.
+    /// The second part of [`alloc`](Self::alloc), for tables that restartable sequences do not serve. `alloc_claimed`
+    /// is not inlined, because it would be most of each allocation's code.
     ///
     /// # Safety
     /// The layer must be alive, as for [`alloc`](Self::alloc).
@@ -117,8 +118,8 @@ impl<R: Round, M: Memory> FastPath<R, M> {
         Some(unsafe { R::from_raw(round) })
     }
 
-    /// Pushes a round on this CPU's stack. Returns `false` if the stack is full or the fast path is disabled. The
-    /// caller then calls [`Layer::free_slow`](crate::Layer::free_slow).
+    /// Pushes a round on this CPU's stack. Returns `false` if the stack is full or the fast path is disabled. After a
+    /// miss, the caller calls [`Layer::free_slow`](crate::Layer::free_slow).
     ///
     /// Cost: one operation on the CPU's region, as for [`alloc`](Self::alloc).
     ///
@@ -157,7 +158,7 @@ mod statics {
     use crate::cpu::rseq::StaticWords;
 
     /// The inlined path of a layer whose table has [static words](crate::Layer::take_static_words). The address of the
-    /// words is a constant.
+    /// static words is a constant.
     #[derive(Debug)]
     pub struct StaticPath<R> {
         words: &'static StaticWords,
@@ -176,8 +177,8 @@ mod statics {
         /// Creates the path of the layer whose [`FastPath::stack`] returns `stack`.
         ///
         /// # Safety
-        /// `stack` must not be 0. The layer's table must have taken `words`. The layer and the table must live as long
-        /// as the path is used.
+        /// `stack` must not be 0. The layer's table must have taken `words`. The layer and its table must live as long
+        /// as the static path is used.
         #[inline(always)]
         pub unsafe fn new(words: &'static StaticWords, stack: u32) -> Self {
             Self { words, stack, rounds: PhantomData }
@@ -250,8 +251,8 @@ impl Stack {
     }
 }
 
-/// The inlined paths of several layers of one table. The parts that all paths share are stored once, and each path adds
-/// four bytes.
+/// The inlined paths of several layers of one table. The parts that all inlined paths share are stored once, and each
+/// path adds four bytes.
 #[derive(Debug)]
 #[repr(C)]
 pub struct FastPathTable<R, M, const N: usize> {
@@ -323,7 +324,7 @@ impl<R: Round, M: Memory, const N: usize> FastPathTable<R, M, N> {
     }
 
     /// Returns fast path `i` with the words of `others`, which belongs to the same table. Closing the words of `others`
-    /// closes this path.
+    /// also closes the returned path.
     ///
     /// # Safety
     /// `i` must be below `N`.
@@ -390,7 +391,7 @@ mod tests {
                         layer.free(&supplier, round);
                     }
                 }
-                // If the thread migrated while it opened a CPU's stack, it passed a round to the supplier.
+                // A thread that migrated while it opened a CPU's stack passed a round to the supplier.
                 let given = supplier.free.borrow().iter().filter(|round| round.0 / 10 == i).count();
                 assert!(given == 0 || cpus == Cpus::os() || cpus == Cpus::os().claimed(), "{given}");
                 assert_eq!(layer.stats().in_magazines + given as u64, 3);

@@ -3,8 +3,8 @@
 //! The child of a multi-threaded process has only the thread that forked. A lock that another thread held would stay
 //! locked in the child for ever, and the protected data might be half changed. The forking thread therefore acquires
 //! every lock before the fork, in the [lock order](crate::sync::Rank). Parent and child release the locks after the
-//! fork. Another thread may also have *claimed* its CPU's region, and no lock waits for a claim. The child drops such
-//! claims.
+//! fork. Another thread may also have *claimed* its CPU's region, and no lock waits for a claim. The child of a `fork`
+//! drops claims of other threads.
 //!
 //! The three steps are the handlers of `pthread_atfork`. jemalloc calls them `prefork`, `postfork_parent` and
 //! `postfork_child`.
@@ -15,15 +15,16 @@ use crate::sync::rank::held_for_a_fork;
 
 /// A subsystem that a process can use across a fork, in the parent and in the child.
 ///
-/// Without these calls, a child must not use the subsystem: the child could wait for ever for a lock or a claim.
+/// Without the three calls, a child must not use the subsystem: the child could wait for ever for a lock or a claim.
 /// Objects that other threads owned or were moving at the fork are lost to the child.
 ///
 /// # Why everything here is `unsafe`
 ///
 /// Dropping the claim of a live thread would give one object to two threads. Locks that are never released stop every
-/// other thread. No exact check of the threads is possible. A child that shares its parent's memory (`vfork`,
-/// `clone(CLONE_VM)`) has another process id although the threads live. A child in a new PID namespace may have the
-/// same id although they do not. Only the caller of `fork`, which is itself `unsafe`, knows whether the threads live.
+/// other thread. It cannot be checked exactly whether the other threads live. A child that shares its parent's memory
+/// (`vfork`, `clone(CLONE_VM)`) has another process id although the threads live. A child in a new PID namespace may
+/// have its parent's process id although the threads do not live. Only the caller of `fork`, which is itself `unsafe`,
+/// knows whether the threads live.
 ///
 /// ```compile_fail,E0133
 /// # use uslab_magazine::Fork;

@@ -2,13 +2,13 @@
 //!
 //! A random script of actions runs through the model and the code. Each thread of the model has a thread of the code,
 //! which stops at *gates*: before the layer calls its supplier, and at every [`inject_yield`](crate::layer). Between
-//! two gates, the code's thread runs alone on the CPU that the script selects. The model takes all actions up to the
-//! next gate. After each step, the states of model and code must agree: stacks, places, limits, rounds taken by drains,
-//! the depot, the supplier, the class, and the owner of each round. A fork continues as the parent or as the child, as
-//! the script chooses. In the child, no other thread continues.
+//! two gates, the code's thread runs alone on the CPU that the script selects. The model takes the thread's actions up
+//! to the next gate. After each step, the states of model and code must agree: stacks, places, limits, rounds taken by
+//! drains, the depot, the supplier, the class, and the owner of each round. A fork continues as the parent or as the
+//! child, as the script chooses. In the child of a fork, no other thread continues.
 //!
-//! The code uses the claimed slot. No thread stops inside a section or under a lock. The loom models, which run the
-//! same bodies, and the stepper cover these cases.
+//! The code uses the claimed slot. No thread stops inside a section or under a lock. Interruptions of sections are
+//! covered by the loom models, which run the same bodies, and by the stepper.
 
 #[allow(dead_code, reason = "what explores it is another program")]
 #[path = "../../tests/protocol/model.rs"]
@@ -44,7 +44,7 @@ std::thread_local! {
 pub(crate) fn gate() {
     GATE.with_borrow(|gate| {
         if let Some((said, told)) = gate {
-            // At the end of the script, the thread ends, even inside an operation.
+            // When the script ends, its threads end, even inside an operation.
             let next = said.send(false).ok().and_then(|()| told.recv().ok());
             let Some((cpu, ..)) = next else { std::panic::resume_unwind(Box::new(())) };
             on_cpu(cpu);
@@ -337,7 +337,7 @@ fn differs(protocol: &Protocol, seed: u64, steps: usize) -> Option<String> {
             }
         };
         let me = usize::from(action.thread);
-        // Every thread is at a gate. Selects the CPU for the thread's next step.
+        // Every thread is now at a gate. Selects the CPU for the thread's next step.
         let cpu = dice.below(protocol.cpus.into()) as u8;
         let pc = state.threads[me].pc;
         let (op, first) = match action.act {
@@ -363,7 +363,8 @@ fn differs(protocol: &Protocol, seed: u64, steps: usize) -> Option<String> {
         other.map(|((part, model), (_, code))| format!("{part}: the model has {model}, the code {code}"))
     };
     let difference = (0..steps).find_map(|_| step());
-    // Each operation runs to its end without the model. After a difference, the operations are abandoned.
+    // After the script, each operation runs to its end without the model. Operations are abandoned if model and code
+    // differed.
     for (thread, (tell, said, handle)) in ends.into_iter().enumerate() {
         if state.threads[thread].pc == Pc::Gone {
             // The child does not have this thread, which waits at the fork.

@@ -19,7 +19,8 @@
 //! * A round is in exactly one place: with its user, on a stack, in the depot, or in a local variable of one thread.
 //! * The depot holds only full magazines.
 //! * A thread may be on another CPU at each operation, so no operation is retried. An allocation takes its round from
-//!   the magazine before it pushes the others. Rounds that cannot be pushed move to the depot or to the supplier.
+//!   the magazine before it pushes the others. Rounds of a magazine that cannot be pushed move to the depot or to the
+//!   supplier.
 //! * The layer calls the supplier without holding a lock or a claim.
 //!
 //! ## Nodes
@@ -30,13 +31,14 @@
 //! ## Locks
 //!
 //! Lock order: the table's `drains`, a depot's lock, and the table's `making`. See ARCHITECTURE.md. A depot that grows
-//! takes `making` under the depot's lock. A fork takes all three locks. No lock is held while the supplier runs.
+//! takes `making` under the depot's lock. A fork takes the locks `drains`, `making` and each depot's lock. The layer
+//! holds no lock while the supplier runs.
 //!
 //! ## Fork
 //!
-//! See [`Fork`]. The child sees each thread's memory accesses up to some point and none after it. Each operation
-//! commits by one store, so a head and its stack agree in the child. Rounds in local variables of other threads are
-//! lost to the child, at most one magazine per thread.
+//! See [`Fork`]. The child of a fork sees each thread's memory accesses up to some point and none after it. Each
+//! operation commits by one store, so a head and its stack agree in the child. Rounds in local variables of other
+//! threads are lost to the child, at most one magazine per thread.
 
 use crate::cpu::regions::Words;
 use crate::cpu::rseq::StaticWords;
@@ -63,7 +65,7 @@ use std::sync::Arc;
 ///
 /// The layer calls the supplier without holding a lock or a claim. The supplier reports to [`Operation`] the level that
 /// served the request. A supplier that had no rounds need not report. A panic of the supplier propagates to the layer's
-/// caller. Only the rounds that the supplier received are lost.
+/// caller. A panic loses only the rounds that the supplier received.
 pub trait Supplier<R: Round> {
     /// Passes up to `max` rounds of `node` to `put` and returns their number. Returns 0 if no round is available.
     fn fill(&self, op: &Operation, node: u32, max: usize, put: impl FnMut(R)) -> usize;
@@ -88,10 +90,11 @@ pub struct Config {
     /// A stack should hold the whole batch of rounds that a CPU cycles through, because such a batch never leaves the
     /// stack.
     pub stock: u16,
-    /// Number of magazines that each node's depot keeps, up to [`MAX_DEPOT`]. The supplier gets all further magazines.
+    /// Number of magazines that each node's depot keeps, up to [`MAX_DEPOT`]. The supplier gets all magazines above the
+    /// depot's limit.
     pub depot_limit: u32,
     /// Number of bytes that a round represents. All depots of a table together hold a bounded number of bytes. Rounds
-    /// of 0 bytes do not count.
+    /// of 0 bytes do not count towards this limit.
     pub round_bytes: u64,
 }
 
@@ -146,8 +149,8 @@ pub struct Stats {
     pub flushes: u64,
     /// Number of frees of another node's rounds, on machines with several nodes.
     pub other_node_frees: u64,
-    /// Number of operations that found no stack. The CPU's region was claimed or being drained, or the thread has no
-    /// registration.
+    /// Number of operations that found no stack. An operation finds no stack if the CPU's region is claimed or being
+    /// drained, or if the thread has no registration.
     pub busy: u64,
     /// The mechanism that serves the stacks.
     pub mechanism: Mechanism,
@@ -215,7 +218,7 @@ impl<R: Round, M: Memory> NodeClass<R, M> {
 
 /// The stacks of each CPU, and a depot per node. See the [module](self).
 ///
-/// Dropping a layer leaks its rounds. Call [`flush_all`](Layer::flush_all) first.
+/// Dropping a layer leaks its rounds. Call [`flush_all`](Layer::flush_all) before dropping the layer.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct Layer<R, M: Memory = Heap>
@@ -338,7 +341,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
             Mechanism::Claimed => claimed::push_batch(&*self.table, class, rounds),
         }
     }
-    /// Pushes all rounds or none. If the CPU has not used the class yet, `push_all` first opens the class on the CPU.
+    /// Pushes all rounds or none. `push_all` first opens the class on a CPU that has not used it yet.
     fn push_all(&self, op: &Operation, node: &NodeClass<R, M>, rounds: &[NonNull<u8>]) -> bool {
         inject_yield();
         let pushed = self.push_batch(node, rounds) || {
@@ -371,7 +374,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
     fn this_node(&self) -> u32 {
         if self.nodes.len() == 1 { 0 } else { self.cpus().node_of(self.cpus().current()) }
     }
-    /// Returns the class of the node to which a round belongs. Returns `None` if that node has no CPUs.
+    /// Returns the class of the node to which a round belongs. Returns `None` if the round's node has no CPUs.
     #[inline(always)]
     fn home_of(&self, supplier: &impl Supplier<R>, round: R) -> Option<&NodeClass<R, M>> {
         if self.nodes.len() == 1 {
@@ -402,8 +405,8 @@ impl<R: Round, M: Memory> Layer<R, M> {
         // SAFETY: this layer is alive.
         unsafe { self.nodes[self.this_node() as usize].fast_path.alloc() }
     }
-    /// Allocates like `alloc`, inside an operation that has already taken other steps. The operation continues
-    /// elsewhere if the layer has no round.
+    /// Allocates like `alloc`, inside an operation that has already taken other steps. If the layer has no round, the
+    /// operation continues elsewhere.
     #[inline]
     #[doc(hidden)]
     pub fn alloc_in(&self, op: &Operation, supplier: &impl Supplier<R>) -> Option<R> {
@@ -418,12 +421,12 @@ impl<R: Round, M: Memory> Layer<R, M> {
     }
 
     /// Allocates after a miss: takes a magazine from the depot or the supplier. The caller gets one round of the
-    /// magazine, and the others are pushed on the stack.
+    /// magazine, and the stack gets the others.
     #[cold]
     #[inline(never)]
     #[doc(hidden)]
     pub fn alloc_slow(&self, op: &Operation, supplier: &impl Supplier<R>) -> Option<R> {
-        // Without this retry, each new thread would bring another magazine to its CPU.
+        // Without a retry after the registration, each new thread would bring another magazine to its CPU.
         if rseq::joins()
             // SAFETY: this layer is alive.
             && let Some(round) = unsafe { self.nodes[self.this_node() as usize].fast_path.alloc() }
@@ -435,8 +438,8 @@ impl<R: Round, M: Memory> Layer<R, M> {
         let at = self.this_node();
         let node = &self.nodes[at as usize];
         let mut magazine = Magazine::new();
-        // On a CPU without a region, or while the class is drained, nothing can be pushed. The allocation then requests
-        // only one round.
+        // On a CPU without a region, or while the class is drained, nothing can be pushed. If nothing can be pushed,
+        // the allocation requests only one round.
         let open = self.table.region(self.cpus().current()).is_some()
             && self.table.limit(node.class()).load(crate::sync::Ordering::Relaxed) > 0;
         if !(open && node.depot.take(op, &self.table.depots, &mut magazine)) {
@@ -561,7 +564,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
 
     // ---- magazines ----
 
-    /// Puts a magazine into the depot. Flushes the magazine if it is not full, or if the depot does not accept it.
+    /// Puts a magazine into the depot. A magazine that is not full, or that the depot does not accept, is flushed.
     fn put_away(
         &self,
         op: &Operation,
@@ -597,7 +600,8 @@ impl<R: Round, M: Memory> Layer<R, M> {
     /// Takes the rounds of `cpus` away and gives them to the supplier. The CPUs continue concurrently, and may hold
     /// rounds again when `drain` returns.
     ///
-    /// Cost: the lock of the table's drains and one fence, whatever the number of CPUs. Fast paths wait for neither.
+    /// Cost: the lock of the table's drains and one fence, whatever the number of CPUs. Fast paths wait neither for the
+    /// lock of drains nor for the fence.
     pub fn drain(&self, supplier: &impl Supplier<R>, cpus: Range<u32>) {
         self.drain_in(&self.operation(What::Reclaim), supplier, cpus, Which::All);
     }

@@ -12,7 +12,8 @@
 //! * **This crate's table**. One [`Table`] of regions serves all [layers](Layer). A region costs no memory before its
 //!   CPU's first miss. A drain points a CPU's region pointer to a region of zeros, in which every operation misses. No
 //!   fast path therefore tests for a drain, and one fence serves all CPUs and classes. Without restartable sequences, a
-//!   claim of the region has the same effect. Restartable sequences and claims are both model-checked.
+//!   claim of the region has the effect of a drain's empty region. Restartable sequences and claims are both
+//!   model-checked.
 //!
 //! The caller's [`Supplier`] supplies rounds to the depot. The crate does not depend on pages or objects. `uslab-buddy`
 //! caches pages with it, and `uslab` caches objects.
@@ -92,7 +93,7 @@
 #[cfg(all(uslab_models, not(loom)))]
 compile_error!("the models need --cfg loom: without it they would check nothing");
 
-// On that target, claims and rounds of 4 bytes suffice: it has one thread, simulated CPUs and addresses below 4 GiB.
+// On WebAssembly, claims and rounds of 4 bytes suffice: there is one thread, simulated CPUs and addresses below 4 GiB.
 #[cfg(not(any(target_pointer_width = "64", target_arch = "wasm32")))]
 compile_error!(
     "64-bit targets (and wasm32, for simulators) only: sections store rounds of 8 bytes, and pages come from a range of addresses larger than 32 bits \

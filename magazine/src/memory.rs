@@ -9,7 +9,7 @@ use std::alloc::{Layout, alloc_zeroed, dealloc};
 ///
 /// # Safety
 /// `base` is aligned to [`ALIGN`]. The `bytes` bytes from `base` do not move until the value is dropped, and no other
-/// code uses them. The range reads as zero until it is written. Memory that [`commit`](Memory::commit) granted is
+/// code uses them. Unwritten bytes of the range read as zero. Memory that [`commit`](Memory::commit) granted is
 /// writable.
 ///
 /// # Panics
@@ -21,8 +21,8 @@ pub unsafe trait Memory: Send + Sync {
     fn base(&self) -> NonNull<u8>;
     /// Size of the range in bytes.
     fn bytes(&self) -> usize;
-    /// Makes `range` (in bytes from the base) writable, as part of `op`. Returns `false` if the system refuses. Granted
-    /// memory stays writable. Granting a range twice is harmless.
+    /// Makes `range` (in bytes from the base) writable, as part of `op`. Returns `false` if the system refuses. Memory
+    /// that was granted stays writable. Granting a range twice is harmless.
     fn commit(&self, op: &Operation, range: Range<usize>) -> bool;
     /// Returns the memory behind `range` to the system. `range` consists of whole pages that were granted before, in
     /// bytes from the base. After a decommit, the range reads as zero and stays writable. Returns `false` and changes

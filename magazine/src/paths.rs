@@ -149,7 +149,7 @@ impl PathCounts {
             self.0[at].add(n);
         }
     }
-    /// Returns the current counts. Call `now` *before* reading the number of operations. Read in the other order, a
+    /// Returns the current counts. Call `now` *before* reading the number of operations. In the opposite order, a
     /// concurrent operation would be counted only here.
     pub fn now(&self) -> Paths {
         let [depot, slab, pages, commit] = self.0.each_ref().map(Counter::get);

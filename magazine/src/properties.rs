@@ -2,9 +2,9 @@
 //! of all rounds.
 //!
 //! I1 to I6 are the invariants of magazines in the kmem literature. A CPU moves only full magazines to and from the
-//! depot (I1, I6). At least a magazine's worth of a CPU's operations separates two visits to the shared depot (I2).
-//! Alternation at any fill level never visits the depot twice (I3). An empty depot costs no visit (I4). Nothing is lost
-//! (I5).
+//! depot (I1, I6). At least a magazine's worth of a CPU's operations separates two visits to the shared depot (I2). An
+//! allocation and a free in alternation, at any fill level, never visit the depot twice (I3). An empty depot costs no
+//! visit (I4). No round is lost (I5).
 
 use crate::region::LEN;
 use crate::shadow::{self, Setup, Step, TestSupplier};
@@ -111,7 +111,7 @@ proptest! {
     }
 }
 
-/// 256 cases by default. `PROPTEST_CASES` sets another number.
+/// The default number of cases is 256. `PROPTEST_CASES` sets another number.
 fn cases() -> u32 {
     std::env::var("PROPTEST_CASES").ok().and_then(|s| s.parse().ok()).unwrap_or(256)
 }
@@ -219,8 +219,8 @@ fn a_layer_keeps_no_more_than_it_has_served() {
     assert!(most > 55, "{most}: and then fills whole magazines");
 }
 
-/// Each shortage of memory halves a stack's limit, down to two magazines. Intervals without a shortage restore the
-/// limit.
+/// Each shortage of memory halves a stack's limit, down to two magazines. An interval without a shortage restores one
+/// step of the limit.
 #[test]
 fn stacks_shrink_when_memory_is_short_and_recover_when_it_is_not() {
     let cpus = Cpus::simulated(1, 1).unwrap();
@@ -380,7 +380,7 @@ fn rounds_of_another_node_go_home_in_magazines() {
     let supplier = TestSupplier::new(0, 2);
     on_cpu(0);
     (1..=18).for_each(|b| layer.free(&supplier, TestRound(b)));
-    // Each node has nine rounds. Eight fit a stack, so one magazine of each node is in its depot.
+    // Each node has nine rounds. Eight rounds of a node fit a stack, so one magazine of each node is in its depot.
     let s = layer.stats();
     assert_eq!((s.other_node_frees, s.paths.slab, s.in_magazines, s.in_depot), (9, 0, 10, 8));
     on_cpu(1);
@@ -455,7 +455,7 @@ fn who_waits_for_the_depot_is_counted() {
 fn a_config_counts_cpus_and_depots() {
     let cpus = Cpus::simulated(4, 2).unwrap();
     let config = Config::new(5, 2, 7);
-    // Two required magazines and the stock.
+    // The stack holds two required magazines and the stock.
     assert_eq!(config.reach(), 5 * (2 + 2));
     // A CPU has a stack for each node, and a depot has seven magazines.
     assert_eq!(config.most_rounds(&cpus), 4 * 2 * 20 + 2 * 7 * 5);

@@ -13,9 +13,9 @@
 //! * `quiet`: the limit minus one magazine. A push below `quiet` prefetches the cache line of its round for writing:
 //!   the next pop passes the round to a user that writes to it. A stack with at least `quiet` rounds will give its
 //!   newest magazine away. The stack of a CPU that only frees always has at least `quiet` rounds. The stack of a CPU
-//!   that also allocates rarely does.
-//! * A word that is always null, followed by the rounds. A pop that reads the null word has missed. A pop makes no
-//!   other test.
+//!   that frees and allocates rarely has `quiet` rounds.
+//! * A word that is always null, followed by the rounds. A pop that reads the null word has missed. A pop has no other
+//!   test for an empty stack.
 //! * A push misses if its round is already on top, because the round was freed twice. The slow path can detect the
 //!   double free.
 //! * `seen` and the notes (`taken`, `served`, `backed`, `going`) are used by drains.
@@ -26,10 +26,10 @@
 //! A class is at the same offset in every region. In a region of zeros, every pop and every push misses. The [empty
 //! region](crate::table), and the region of a CPU that was never used, are regions of zeros.
 //!
-//! The functions of this module run inside one operation of the CPU. No other operation of that CPU overlaps it. The
-//! mechanism guarantees exclusive access. `cpu::claimed` and the token model of `cpu::rseq` run these bodies.
-//! `cpu::rseq` has the same steps in assembly, and a test compares the two. [`Table`](crate::Table) lists what an
-//! operation on a region must not do.
+//! The functions of this module run inside one operation of the CPU. No other operation of the CPU overlaps a call of
+//! these functions. The mechanism guarantees exclusive access. `cpu::claimed` and the token model of `cpu::rseq` run
+//! the bodies in this module. `cpu::rseq` has the same steps in assembly, and a test compares the two.
+//! [`Table`](crate::Table) lists what an operation on a region must not do.
 
 // Under a checker, a region consists of cells.
 #[cfg_attr(any(loom, shuttle), path = "region/cells.rs")]
@@ -188,7 +188,7 @@ impl Region<'_> {
     /// Pushes all `rounds` on the class's stack, or none. A batch may double `cap`, or raise it to what the batch
     /// needs, within the limit and the committed part.
     ///
-    /// The new `cap` is computed from values that this operation has read. The new `cap` is therefore valid even if the
+    /// The new `cap` is computed from values that this operation has read. The new `cap` therefore stays valid if the
     /// operation is aborted afterwards.
     pub(crate) fn push_batch(&self, class: Class, rounds: &[NonNull<u8>], commit: Commit) -> bool {
         let head = self.head(class);
@@ -238,14 +238,15 @@ impl Region<'_> {
 
     // ---- for the region's owner: a drain ----
 
-    /// Closes the class's stack and notes the number of its rounds. The rounds now belong to drain `drain` and stay in
+    /// Closes the class's stack and notes the number of its rounds. Taken rounds belong to drain `drain` and stay in
     /// place.
     pub(crate) fn take(&self, class: Class, drain: u64) {
         let head = self.head(class);
         let len = head & LEN;
         if len > 0 {
             debug_assert_eq!(self.taken(class), 0, "a stack that is closed is pushed to by nobody");
-            // Relaxed: the drain of that number reads its own store. For other threads the value is only a number.
+            // Relaxed: the drain of that number reads its own store. Other threads use the note of taken rounds only as
+            // a number.
             self.taken_word(class).store((drain * OP) | len, Relaxed);
             self.set_head(class, head & !LEN);
             tell!(self => "takes a stack of {len}");
@@ -373,7 +374,7 @@ impl Region<'_> {
         }
     }
     /// Returns the number of pops and pushes that the class has served, and the number of rounds on its stack. The two
-    /// numbers are one snapshot, which any thread may take.
+    /// counts are one snapshot, which any thread may take.
     pub(crate) fn served(&self, class: Class) -> (u64, u64) {
         loop {
             // Acquire: pairs with the second Release in `set_aside`.

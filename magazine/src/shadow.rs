@@ -50,7 +50,7 @@ pub(crate) fn layer(cpus: Cpus, config: Config) -> Layer<TestRound> {
     Layer::new(&table(cpus), config).unwrap()
 }
 
-/// Parameters of a layer. Each value is reduced to its range.
+/// Parameters of a layer. Each parameter is reduced to its range.
 #[derive(Clone, Debug, Arbitrary)]
 pub(crate) struct Setup {
     /// Number of CPUs, 1 to 4.
@@ -90,7 +90,8 @@ pub(crate) enum Step {
     Reap,
     Purge,
     Shrink,
-    /// Drops the layer with all its rounds. Another layer of the same sizes takes its place in the table.
+    /// Drops the layer with all its rounds. A new layer of the same sizes then takes the dropped layer's place in the
+    /// table.
     Anew,
 }
 

@@ -16,7 +16,7 @@
 //! 1. points the CPU's word to the empty region;
 //! 2. issues the *fence*, after which no earlier operation is still running, so that the drain owns the region;
 //! 3. closes the selected stacks, whose rounds stay in place and now belong to the drain;
-//! 4. restores the word;
+//! 4. restores the CPU's word;
 //! 5. gives the rounds of the closed stacks away.
 //!
 //! The CPU misses only during steps 1 to 4. Steps 1 to 4 take a few stores per class, whatever the number of rounds.
@@ -35,7 +35,7 @@
 //! 3. A word changes only under the lock of drains, and is restored before any other lock is taken.
 //! 4. A CPU's first miss in a class opens the class's stack on the CPU, under the lock of drains. The stack stays
 //!    closed while a drain is giving away rounds of the class. A drain closes the stack again. A drain therefore knows
-//!    which CPUs can use a class, and leaves the other CPUs alone.
+//!    which CPUs can use a class, and skips the other CPUs.
 //! 5. A class number gets another owner only when its stacks are permanently closed on all CPUs.
 //! 6. Taken rounds belong to the drain whose number they bear. Until a drain begins to give its rounds away, another
 //!    drain of the class may take them over, under the lock of drains.
@@ -98,7 +98,7 @@ const LINE: usize = 64;
 
 #[derive(Debug)]
 struct Number {
-    /// Number of usable places on a CPU that opens the stack. 0 if the class is closed permanently, or a drain is
+    /// Number of usable places on a CPU that opens the stack; 0 if the class is closed permanently, or a drain is
     /// running.
     limit: AtomicU32,
     /// The limit while no drain is running.
@@ -113,7 +113,7 @@ struct Number {
     /// the cell.
     waiting: UnsafeCell<u64>,
     /// Byte offset of the class's stack in a region, and the size of its room as a power of two of cache lines. The
-    /// offset is set once.
+    /// class's offset is set once.
     stack: Counter,
     order: Counter,
     /// The next number of the same order without an owner. The lock `making` protects the cell.
@@ -145,7 +145,8 @@ struct Making {
     numbers: u32,
     /// Bytes of a region that rooms take up.
     used: usize,
-    /// By order: start of the next room that is smaller than a page. At a page boundary, a new page is needed.
+    /// By order: start of the next room that is smaller than a page. If the start is at a page boundary, a new page is
+    /// needed.
     parts: [usize; PARTS],
     /// By order: the first class number without an owner, or 0.
     free: [u32; 16],
@@ -158,7 +159,8 @@ struct Making {
 }
 /// Size of a stack of one magazine, in bytes, rounded up to cache lines.
 const MAGAZINE: usize = ((MAX_CAPACITY as usize + 1) * ROUND).next_multiple_of(LINE);
-/// Number of returned class numbers after which idle stacks are decommitted. A decommit visits every class number.
+/// Number of returned class numbers after which idle stacks are decommitted. Decommitting idle stacks visits every
+/// class number.
 const RETURNED: u32 = 64;
 /// Number of room sizes below a page.
 const PARTS: usize = (PAGE / LINE).ilog2() as usize;
@@ -387,7 +389,7 @@ impl<M: Memory> Table<M> {
             let number = &self.numbers[index as usize];
             number.order.set(order.into());
             // Callers often write the beginnings of cache lines. A load that follows a store to the same offset of
-            // another page waits for the store. Heads and caps therefore avoid such offsets.
+            // another page waits for the store. Heads and caps therefore avoid the offsets of such stores.
             number.stack.set((start + index as usize * 7 * LINE % colours + SEEN) as u64);
             index
         };
@@ -410,7 +412,8 @@ impl<M: Memory> Table<M> {
         roomy.map(|(index, number)| (self.named(index), number))
     }
 
-    /// Sets the number of rounds that a full stack of the class gives away. Call once, before the first push.
+    /// Sets the number of rounds that a full stack of the class gives away. `set_magazine` is called once, before the
+    /// first push.
     pub(crate) fn set_magazine(&self, class: Class, rounds: u16) {
         self.numbers[class.index as usize].magazine.set(rounds.into());
     }
@@ -469,7 +472,7 @@ impl<M: Memory> Table<M> {
     fn is_closed(&self, class: Class) -> bool {
         self.numbers[class.index as usize].open.get() == 0
     }
-    /// The number of usable places of the class's stacks. Exact if the caller holds the lock of drains, otherwise a
+    /// The number of usable places of the class's stacks: exact if the caller holds the lock of drains, otherwise a
     /// hint.
     #[inline]
     pub(crate) fn limit(&self, class: Class) -> &AtomicU32 {
@@ -600,7 +603,7 @@ impl<M: Memory> Fork for Table<M> {
         }
         // Rounds that drains of other threads had taken and not begun to give away return to their stacks.
         for (class, number) in self.all() {
-            // Rounds that drains of this thread give away stay with these drains. The stacks of these rounds are closed
+            // Rounds that drains of this thread give away stay with these drains. Stacks of running drains are closed
             // until the drains end.
             let own = Giving::own(self.address(), class);
             // SAFETY: the child of a fork has one thread.

@@ -28,8 +28,8 @@ pub fn together<W: Send + Sync + 'static>(
     kept.into_iter().flatten().collect()
 }
 
-/// Runs `side` in `threads` threads, including this thread. Each thread receives its number. The thread that calls
-/// `crowd` has number 0.
+/// Runs `side` in `threads` threads, including this thread. Each of the threads receives its number. The thread that
+/// calls `crowd` has number 0.
 pub fn crowd<W: Send + Sync + 'static>(world: &Arc<W>, threads: usize, side: fn(&W, usize)) {
     let spawn = |number| {
         let world = world.clone();

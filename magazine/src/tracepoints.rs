@@ -3,8 +3,8 @@
 //! Fast paths have no tracepoints: an operation that no observer sees was served by its CPU's stack. A slow operation
 //! tests once whether there are [observers](Tracepoints::observe). With observers, a slow operation notes each [`Step`]
 //! in its stack frame, even under locks. At its end, without locks, the operation passes the steps to the observers. An
-//! observer may therefore allocate, free, wait, drop caches and panic. CPUs share no trace buffer, no buffer must be
-//! drained, and an operation in a signal handler has separate notes.
+//! observer may therefore allocate, free, wait, drop caches and panic. CPUs share no trace buffer that must be drained,
+//! and an operation in a signal handler has separate notes.
 //!
 //! Cost without observers: one relaxed load per slow operation, and one branch per step. Cost with observers: a write
 //! to the stack per step, and two atomic operations on a shared word per observer and operation.
@@ -12,8 +12,8 @@
 //! With the feature `usdt`, each step is also a USDT probe, to which `perf`, `bpftrace` and gdb can attach in the
 //! running program. The probe's provider is `uslab`, its name is the step's name, and its arguments are the step's
 //! fields. Each operation begins with the probe `uslab:Operation`. The arguments of `uslab:Operation` are [`What`] as a
-//! number, and the address and length of the name, which is not null-terminated. A probe costs a `nop`, and its
-//! arguments in registers.
+//! number, and the address and length of the name, which is not null-terminated. A probe costs a `nop`, and registers
+//! for its arguments.
 //!
 //! Comparison with the kernel: tracepoints (`include/linux/tracepoint.h`) record under locks into ring buffers, which
 //! are read later and lose overwritten entries.
@@ -153,7 +153,8 @@ pub struct Observed<'a> {
     pub steps: &'a [Step],
     /// Number of steps that were not kept.
     pub lost: u32,
-    /// True if the operation continues, and the observer will see it again. An example is a flush of many magazines.
+    /// True if the operation continues, and the observer will see it again. For example, a flush of many magazines is
+    /// shown in several parts.
     pub more: bool,
 }
 
@@ -176,7 +177,7 @@ struct Notes<'t> {
     name: &'t str,
 }
 
-/// The operation's steps. Not written if there are no observers.
+/// The operation's steps. The steps are not written if the operation has no observers.
 #[derive(Debug)]
 struct Steps {
     len: Cell<u32>,
@@ -208,7 +209,7 @@ impl<'t> Operation<'t> {
         probe::probe!(uslab, Operation, what, name.as_ptr(), name.len());
         Self::with(tracepoints.notes(what, name))
     }
-    /// Marks the operation as returning memory that was unused for an interval.
+    /// The observers see the operation under the name `name`.
     #[must_use]
     #[doc(hidden)]
     pub fn cold(mut self) -> Self {
@@ -329,8 +330,8 @@ pub struct Counts {
 
 /// A registered observer. Dropping the value removes the observer.
 ///
-/// When the drop returns, the observer function is dropped, and no call of it runs or begins. A drop inside an observer
-/// does not wait: a call on another thread may still run.
+/// When the drop of an `Observer` returns, its function is dropped, and no call of the function runs or begins. A drop
+/// inside an observer does not wait: a call on another thread may still run.
 #[derive(Debug)]
 #[must_use = "nobody observes any more when it is dropped"]
 pub struct Observer {

@@ -1,10 +1,11 @@
 //! Limits of a CPU's stack, and sizes of fills.
 //!
 //! * **Slow start.** The first fill requests [`Config::first_fill`] rounds, and each later fill requests twice as many.
-//!   A layer that has supplied ten rounds therefore keeps no more than ten. A stack also doubles its places whenever it
-//!   is full.
-//! * **Shrinking.** When memory is short, the limit of a stack halves, down to two magazines. Fills start small again.
-//!   Each reaping interval without a shortage undoes one halving. FreeBSD's UMA also shrinks its limits.
+//!   A layer that has supplied ten rounds thus keeps no more than ten. A stack also doubles its places whenever it is
+//!   full.
+//! * **Shrinking.** When memory is short, the limit of a stack halves, down to two magazines. After a shortage, fills
+//!   start small again. Each reaping interval without a shortage undoes one halving. FreeBSD's UMA also shrinks its
+//!   limits.
 //!
 //! All numbers in this module are hints: a lost update is harmless, as long as stacks get the final number.
 

@@ -2,9 +2,9 @@
 //!
 //! [`Stats`](crate::Stats) has the totals, which are available at any time. The view has the rounds themselves.
 //!
-//! A view divides a CPU's stack into magazines from the bottom. Each such magazine would move in one visit to the
+//! A view divides a CPU's stack into magazines from the bottom. Each magazine of a view would move in one visit to the
 //! depot. The top magazine serves allocations and receives frees, like Bonwick and Adams' *loaded* magazine. The
-//! magazine below it is *previous*.
+//! magazine below the loaded one is *previous*.
 
 use crate::depot::Slot;
 use crate::layer::{Layer, Round};
@@ -25,8 +25,8 @@ pub struct LayerView<T> {
 /// The rounds of a CPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CpuView<T> {
-    /// The magazines of the CPU's stack, the serving magazine first. All other magazines are full. Rounds of other
-    /// nodes come last. Rounds of other nodes return to their node in separate magazines.
+    /// The magazines of the CPU's stack, the serving magazine first. All magazines except the serving one are full.
+    /// Rounds of other nodes come last. Rounds of other nodes return to their node in separate magazines.
     pub magazines: Vec<MagazineView<T>>,
     /// Maximum number of magazines on the stack.
     pub most: u32,
@@ -49,8 +49,7 @@ pub struct MagazineView<T> {
 }
 
 /// For debuggers: byte offset from a stack's head, whose low 16 bits are the number of rounds, to its lowest round. The
-/// other three numbers are byte offsets in a depot's slot: the next slot's address, the magazine's length, and the
-/// rounds.
+/// other three offsets are in a depot's slot: the next slot's address, the magazine's length, and the rounds.
 #[doc(hidden)]
 pub const LAYOUT: [usize; 4] = {
     let [next, len, rounds] = Slot::LAYOUT;

@@ -7,8 +7,8 @@
 //! each run, another layer is repeatedly created and dropped in the same table, so that class numbers are reused.
 //!
 //! `USLAB_STRESS=full` runs each setting with 20 times as many operations, the first setting with 1,200 million.
-//! `tenth`, and `small` (a 200th), are for slow machines such as an emulator or valgrind. `USLAB_EXPECT=rseq` or
-//! `claimed` names the expected mechanism.
+//! `USLAB_STRESS=tenth`, and `small` (a 200th), are for slow machines such as an emulator or valgrind.
+//! `USLAB_EXPECT=rseq` or `claimed` names the expected mechanism.
 
 #[path = "../../tests/kit/rounds.rs"]
 mod rounds;
@@ -26,8 +26,8 @@ use uslab_magazine::layer::yield_every;
 use uslab_magazine::sync::{Arc, AtomicBool, Counter, Mutex, Ordering::Relaxed};
 use uslab_magazine::{Cpus, Heap, Mechanism, Table};
 
-/// Serialises the tests, because they load the machine and change the state of the whole process. The lock is not a
-/// facade lock, because the layer's debug assertions would find it held.
+/// Serialises the tests, because they load the machine and change the state of the whole process. A facade lock cannot
+/// be used, because the layer's debug assertions would find it held.
 #[allow(clippy::disallowed_types)]
 static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
@@ -53,9 +53,9 @@ fn pin(thread: Pid, cpus: &[usize]) {
 #[derive(Clone, Copy, PartialEq)]
 enum Threads {
     Free,
-    /// Thread t runs on CPU t modulo the number of CPUs.
+    /// Thread `t` runs on CPU `t` modulo the number of CPUs.
     Pinned,
-    /// Another thread repeatedly moves the thread to another CPU.
+    /// A separate thread repeatedly moves the tested thread to another CPU.
     Hopping,
 }
 
@@ -358,7 +358,7 @@ fn a_thread_that_allocates_once_is_served_by_its_cpu() {
         });
     }
     let stats = layer.stats();
-    // Other operations are only the first use of each CPU, and operations during which the thread migrated.
+    // Only the first use of each CPU, and operations during which the thread migrated, are served elsewhere.
     assert!(stats.paths.cpu >= 400 - 20 * usable().len() as u64, "{stats:?}");
 }
 
@@ -469,8 +469,8 @@ fn drain_without_a_barrier() {
         // At most one stack has rounds for each CPU on which this thread ran.
         Mechanism::Rseq => assert!(left > 0 && left <= usable().len() * 16, "{left} on stacks"),
     }
-    // The layer was dropped with rounds on its stacks. The layer could not wait until its class number was unused, so
-    // no other layer gets the number.
+    // The layer was dropped with rounds on its stacks. The layer could not make sure that its class number was unused,
+    // so no other layer gets the number.
     drop(layer);
     let (next, nothing) = (rounds::layer(&table, 4, 2, 2), TestSupplier::new(0));
     assert!((0..20).all(|_| next.alloc(&nothing).is_none()), "a round of the layer before");

@@ -8,7 +8,7 @@
 //! $ RUSTFLAGS="--cfg loom" cargo test --profile loom -p uslab --example check_your_code  # every schedule
 //! ```
 //!
-//! The models at the end pass. Each of the two bugs planted in the mailbox makes them fail. `STORY=1` prints the
+//! The models at the end pass. Each of the two bugs planted in the mailbox makes the models fail. `STORY=1` prints the
 //! counterexample traces.
 
 use core::ptr::{NonNull, null_mut};
@@ -75,7 +75,7 @@ impl Drop for Mailbox {
     }
 }
 
-/// A program that uses the mailbox. The models check the same code.
+/// A program that uses the mailbox. The models check the same mailbox code.
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     if cfg!(loom) {
         return Err("built with --cfg loom there is nothing to run, only to test: cargo test --example check_your_code".into());

@@ -36,8 +36,8 @@ impl Node {
     fn read(&self) -> Option<(u64, u64)> {
         // Acquire: pairs with the Release of the second store in `write`.
         let before = self.sequence.load(Acquire);
-        // Acquire: pairs with the Release of the fields in `write`. A thread that read a new field reads a new sequence
-        // number below.
+        // Acquire: pairs with the Release of the fields in `write`. A thread that read a new field also reads a new
+        // sequence number below.
         let fields = (self.key.load(Acquire), self.value.load(Acquire));
         (before.is_multiple_of(2) && self.sequence.load(Relaxed) == before).then_some(fields)
     }
@@ -59,7 +59,7 @@ fn end(bucket: usize) -> *mut Node {
 struct Table<'c> {
     nodes: &'c TypeStableCache<Node>,
     buckets: Vec<AtomicPtr<Node>>,
-    /// Entries by key. Writers hold the lock.
+    /// Entries by key. Writers of the table hold the lock.
     entries: Mutex<std::collections::BTreeMap<u64, StableBox<'c, Node>>>,
     again: Counter,
 }
@@ -141,7 +141,7 @@ fn value(key: u64, n: u64) -> u64 {
 fn main() -> Result<(), Box<dyn Error>> {
     let nodes = ObjectCache::builder("node").ctor(Node::new).build_type_stable()?;
     let table = Table::new(&nodes, 8);
-    // These entries stay while other entries change.
+    // The keys in this range stay while other entries change.
     for key in KEYS..2 * KEYS {
         table.insert(key, value(key, 0))?;
     }

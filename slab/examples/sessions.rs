@@ -1,15 +1,16 @@
 //! Handles in a server, and how to check code that uses handles.
 //!
 //! The checked code: sessions that requests use and a timer closes, from any thread. A request has its session's handle
-//! as a number from the network. The number may be stale or made up. A session that is closed during a request stays
-//! until the request ends. Later requests cannot find the session, and it never belongs to another client.
+//! as a number from the network. A handle from the network may be stale or made up. A session that is closed during a
+//! request stays until the request ends. Later requests cannot find the session, and it never belongs to another
+//! client.
 //!
 //! ```console
 //! $ cargo run -p uslab --example sessions                                         # one run, on threads
 //! $ RUSTFLAGS="--cfg loom" cargo test --profile loom -p uslab --example sessions  # every schedule
 //! ```
 //!
-//! The models at the end pass. The planted bug makes one of the models fail.
+//! The models at the end pass. The planted bug makes one of these models fail.
 
 use uslab::handle::{Handle, HandleCache, HandleError, WrapPolicy};
 use uslab::sync::Ordering::Relaxed;
@@ -19,7 +20,7 @@ use uslab::{AllocError, ObjectCache};
 #[cfg(all(test, not(loom)))]
 compile_error!("the models need --cfg loom: without it they would check nothing");
 
-/// The state of a client's session. The object stays constructed between sessions.
+/// The state of a client's session. The session object stays constructed between sessions.
 struct Session {
     client: AtomicU64,
     served: AtomicU64,
@@ -65,7 +66,7 @@ impl Sessions {
     }
 }
 
-/// A program that uses sessions. The models check the same code.
+/// A program that uses sessions. The models check the same session code.
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     if cfg!(loom) {
         return Err(

@@ -12,9 +12,9 @@ fn has_unwinder_archive() -> bool {
 }
 
 fn main() {
-    // The unwinder takes call stacks and contains panics. From the archive, the unwinder adds 60 KiB to this library. A
-    // shared unwinder would make the loader map `libgcc_s.so.1` into each process, which takes ten system calls. The
-    // archive is linked whole, because the shared library is named first.
+    // The unwinder takes call stacks and contains panics. Linked from the archive, the unwinder adds 60 KiB to this
+    // library. A shared unwinder would make the loader map `libgcc_s.so.1` into each process, which takes ten system
+    // calls. The archive is linked as a whole, because the shared library is named first.
     if std::env::var("CARGO_CFG_TARGET_ENV").is_ok_and(|env| env == "gnu") && has_unwinder_archive() {
         println!("cargo::rustc-cdylib-link-arg=-Wl,--push-state,--whole-archive,-l:libgcc_eh.a,--pop-state");
     }

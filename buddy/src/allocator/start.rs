@@ -29,8 +29,8 @@ struct Planned {
 
 impl PageAllocator {
     /// Reserves the address range and lays out the zones. If limited addresses (`RLIMIT_AS`) refuse the reservation,
-    /// the allocator has a single zone with as many pages as the limit allows. Each maximal block then gets its
-    /// addresses when it is committed. Other refused reservations are retried with halved zones, down to 1 MiB in
+    /// the allocator has a single zone with as many pages as the limit allows, and each maximal block gets its
+    /// addresses when it is committed. Any other refused reservation is retried with halved zones, down to 1 MiB in
     /// total. [`info`](PageAllocator::info) reports the resulting size.
     ///
     /// # Errors
@@ -96,7 +96,7 @@ impl PageAllocator {
             faults: config.faults.clone(),
         };
         let tables = Tables::new(config.cpus, &mut addresses)?;
-        // Zero is the index of the first zone. Most allocators have one zone, so the array needs no writes. SAFETY:
+        // Index 0 is the first zone. Most allocators have one zone, so the zone index array needs no writes. SAFETY:
         // zero is a valid `u8`.
         let mut zone_of = unsafe { zeroed::<u8>((range / step) as usize) }?;
         let cached_zones = make_zones(config, &planned, &shared, &tables, &mut zone_of)?;
@@ -149,16 +149,16 @@ fn reserve_range(config: &PageConfig, range: u32) -> Option<(Reservation, Region
     };
     Some((addresses, region, range))
 }
-/// Reserves like [`reserve_range`], with addresses for one maximal block. The region grows later, up to the next region
-/// `apart` bytes away.
+/// Reserves like [`reserve_range`], with addresses for one maximal block. The region of pages grows later, up to the
+/// next region `apart` bytes away.
 fn reserve_block(config: &PageConfig, apart: usize) -> Option<(Reservation, Region, u32)> {
     let (order, faults) = (config.max_order, &config.faults);
     let region = Region::apart(order.bytes(), apart.max(order.bytes()), Uncommitted::NoAccess, faults)?;
     Some((Reservation::none(config.backend, faults), region, order.pages()))
 }
 
-/// Creates the planned zones, and writes the zone of each maximal block to `zone_of`. Returns `None` if memory is
-/// refused.
+/// Creates the planned zones, and writes the zone of each maximal block to `zone_of`. Returns `None` if the heap or the
+/// system refuses memory.
 fn make_zones(
     config: &PageConfig,
     planned: &[Planned],
@@ -207,8 +207,8 @@ fn min_free_pages(config: &PageConfig, lowmem_zones: u64, lowmem: u64) -> u64 {
     }
 }
 
-/// Returns the indices of the zones to try, for each node and each highest zone. The nearest node comes first, and
-/// within a node the highest zone.
+/// Returns the indices of the zones to try, for each node and each highest zone. The zonelist has the nearest node
+/// first, and within a node the highest zone.
 fn zonelists(config: &PageConfig, planned: &[Planned]) -> Box<[[Box<[u8]>; ZoneKind::COUNT]]> {
     let zonelist = |node: u32, highest: ZoneKind| {
         let of_node = |near: u32| {

@@ -25,7 +25,7 @@ impl Memory {
         true
     }
     /// # Safety
-    /// All these frames must be [`Kind::Inside`](super::Kind::Inside), and no thread may use their other fields.
+    /// All frames of `pages` must be [`Kind::Inside`](super::Kind::Inside), and no thread may use their other fields.
     pub(super) unsafe fn discard(&self, pages: Range<u32>) {
         planted!("frames are discarded by whole pages, outwards" => let pages = 0..self.0.len() as u32);
         pages.for_each(|page| self.0[page as usize].discard());
@@ -54,7 +54,8 @@ impl Frame {
     fn discard(&self) {
         self.set_state(State::INSIDE);
         self.set_head(Pfn::new(0));
-        // SAFETY: no thread uses the frame, by the contract of the table's `discard`. The checker reports a violation.
+        // SAFETY: no thread uses the frame, by the contract of the table's `discard`. The checker reports a thread that
+        // does use the frame.
         unsafe {
             self.set_link(Link::default());
             self.set_owner(core::ptr::null_mut());

@@ -33,7 +33,7 @@ impl Memory {
         self.0.commit(bytes.start / PAGE_SIZE * PAGE_SIZE..bytes.end.next_multiple_of(PAGE_SIZE))
     }
     /// # Safety
-    /// All these frames must be [`Kind::Inside`](super::Kind::Inside), and no thread may use their other fields.
+    /// All frames of `pages` must be [`Kind::Inside`](super::Kind::Inside), and no thread may use their other fields.
     pub(super) unsafe fn discard(&self, pages: Range<u32>) {
         let bytes = bytes(pages);
         let whole = bytes.start.next_multiple_of(PAGE_SIZE)..bytes.end / PAGE_SIZE * PAGE_SIZE;

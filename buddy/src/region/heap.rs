@@ -14,8 +14,8 @@ pub(super) struct Heap {
     layout: Layout,
 }
 
-/// With this alignment, the heap returns zeroed memory without writing to all of it. To get a larger alignment, `new`
-/// allocates more bytes than requested.
+/// With an alignment of 16, the heap returns zeroed memory without writing to all of it. To get a larger alignment,
+/// `new` allocates more bytes than requested.
 const ALIGN: usize = 16;
 
 // SAFETY: the memory is zeroed, has `bytes` bytes from the first aligned address on, and belongs to this value until
@@ -40,7 +40,7 @@ unsafe impl Source for Heap {
         true
     }
 
-    /// Refuses to discard, because writing zeros would race with concurrent readers.
+    /// `discard` is refused, because writing zeros would race with concurrent readers.
     unsafe fn discard(&self, _: NonNull<u8>, _: usize) -> bool {
         false
     }
@@ -53,7 +53,7 @@ unsafe impl Source for Heap {
         may_move: bool,
     ) -> Option<NonNull<u8>> {
         if !may_move {
-            // Shrinks in place by leaving the rest unused. Heap memory cannot grow in place.
+            // A piece shrinks in place by leaving its end unused. Heap memory cannot grow in place.
             return (new <= old).then_some(at);
         }
         let (moved, mut piece) = Self::new(new, crate::PAGE_SIZE, Access::ReadWrite)?;

@@ -55,7 +55,8 @@ fn map_at(address: usize, bytes: usize, access: Access) -> Option<NonNull<u8>> {
     None
 }
 
-// SAFETY: a private anonymous mapping is zero. The kept part is aligned, and no other mapping overlaps it.
+// SAFETY: a private anonymous mapping is zero. The kept part of the mapping is aligned, and no other mapping overlaps
+// it.
 unsafe impl Source for Mapped {
     fn new(bytes: usize, align: usize, access: Access) -> Option<(NonNull<u8>, Self)> {
         // With larger OS pages, a discard would also lose bytes next to the returned part.
@@ -66,7 +67,7 @@ unsafe impl Source for Mapped {
             Access::ReadWrite => MapFlags::MAP_PRIVATE,
             Access::Nothing | Access::Read => MapFlags::MAP_PRIVATE | MapFlags::MAP_NORESERVE,
         };
-        // Extra bytes to move the start up to the alignment.
+        // Extra bytes, by which the start can move up to the alignment.
         let room = bytes.checked_add(align - PAGE_SIZE)?;
         // SAFETY: no fixed address is requested, so no mapping is replaced.
         let start = unsafe { mmap_anonymous(None, NonZeroUsize::new(room)?, access.protection(), flags) };
@@ -201,12 +202,13 @@ unsafe impl Source for Mapped {
 /// Number of places to try for a region that is apart. Other mappings may occupy some of these places.
 const PLACES: usize = 64;
 
-/// Minimum size in bytes at which core dumps leave out inaccessible parts. Each commit then costs one more system call.
+/// Minimum size in bytes at which core dumps leave out inaccessible parts. For such large regions, each commit costs
+/// one more system call.
 const LARGE: usize = 1 << 30;
 
-/// Includes this part of a mapping in core dumps, or excludes it. The kernel leaves out pages that were never written.
+/// Includes a part of a mapping in core dumps, or excludes it. The kernel leaves out pages that were never written.
 /// gdb's `gcore` writes all pages that are not excluded, even inaccessible pages: 64 GiB of zeros for the default
-/// range. A failure only affects the contents of a core dump.
+/// range. A failure of the advice only affects the contents of a core dump.
 ///
 /// # Safety
 /// The part must be in a mapping of this module.
@@ -234,7 +236,7 @@ pub(super) fn own_limit() -> Option<u64> {
 /// Implements [`region::address_limit`](super::address_limit). The call allocates nothing.
 pub(super) fn address_limit() -> Option<(usize, usize)> {
     let limit = limit_of(Resource::RLIMIT_AS)?;
-    // The first number is the pages of all mappings, which the kernel counts against the limit. The result is 0 if the
+    // The first number is the pages of all mappings, which the kernel counts against the limit. The size is 0 if the
     // number is unknown.
     let mut text = [0; 128];
     let read = std::fs::File::open("/proc/self/statm").and_then(|mut file| file.read(&mut text));

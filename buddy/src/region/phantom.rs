@@ -2,7 +2,7 @@
 //!
 //! On Linux, the range is reserved and stays inaccessible, so an access faults. On other systems, the range is only
 //! numbers. In WebAssembly the range is above the largest linear memory (see [`BASE`]), where an access traps. On other
-//! 64-bit systems it is outside the addresses that a process can map.
+//! 64-bit systems, phantom addresses are outside the addresses that a process can map.
 
 use super::{Access, HugePages, Source};
 use core::ptr::NonNull;
@@ -13,8 +13,8 @@ use super::mapped::Mapped as Range;
 #[derive(Debug)]
 pub(super) struct Addresses(Range);
 
-// SAFETY: the creator of the `Phantom` guarantees that no code accesses the addresses. All else is as the trait
-// requires.
+// SAFETY: the creator of the `Phantom` guarantees that no code accesses the addresses. The other requirements of the
+// trait are fulfilled, too.
 unsafe impl Source for Addresses {
     fn new(bytes: usize, align: usize, access: Access) -> Option<(NonNull<u8>, Self)> {
         // A writable region needs memory.
@@ -60,7 +60,7 @@ mod numbers {
     /// (`--max-memory`).
     const BASE: usize = usize::MAX / 4 + 1;
 
-    /// True while the only range is in use, because there is only one region at a time.
+    /// True while the only phantom range is in use.
     static TAKEN: AtomicBool = AtomicBool::new(false);
 
     #[derive(Debug)]

@@ -2,13 +2,13 @@
 
 use core::ptr::NonNull;
 
-/// Use of huge pages (2 MiB on x86-64) for a region. Huge pages reduce TLB misses, but the first touch takes and zeroes
-/// 2 MiB, and no smaller part can be returned.
+/// Use of huge pages (2 MiB on x86-64) for a region. Huge pages reduce TLB misses, but the first touch of a huge page
+/// takes and zeroes 2 MiB, and no smaller part can be returned.
 ///
-/// Measured on a system that leaves the choice to programs, with 100,000 live objects of 64 bytes in bursts, and with
-/// 10,000 objects of 8 to 1024 bytes. With the advice, no pair was faster by more than the noise, and a million objects
-/// took 1 % more memory. The default therefore gives no advice on huge pages. `Advise` is for a cache of gigabytes with
-/// random accesses.
+/// The default was measured on a system that leaves the choice to programs, with 100,000 live objects of 64 bytes in
+/// bursts, and with 10,000 objects of 8 to 1024 bytes. With huge pages, no pair was faster by more than the noise, and
+/// a million objects took 1 % more memory. The default therefore gives no advice on huge pages. `Advise` is for a cache
+/// of gigabytes with random accesses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HugePages {
     /// The system's default for memory without advice.
@@ -28,7 +28,7 @@ pub(super) enum Access {
     ReadWrite,
 }
 
-/// The memory of a region. All addresses and sizes are whole pages.
+/// The memory of a region. All addresses and sizes of the memory are multiples of a page.
 ///
 /// # Safety
 /// An implementation must return zeroed memory of the requested size and alignment, which no other code uses until
@@ -54,8 +54,8 @@ pub(super) unsafe trait Source: core::fmt::Debug + Sized {
     /// The part must be in this memory.
     unsafe fn commit(&self, at: NonNull<u8>, bytes: usize) -> bool;
 
-    /// Decommits a part of the memory. The next commit finds the part zeroed. Until the next commit, the part allows
-    /// only `access`. See [`Region::decommit`].
+    /// Decommits a part of the memory. The next commit finds the part zeroed. Until its next commit, a decommitted part
+    /// allows only `access`. See [`Region::decommit`].
     ///
     /// # Safety
     /// The part must be in this memory, and no thread may use it.
@@ -66,7 +66,7 @@ pub(super) unsafe trait Source: core::fmt::Debug + Sized {
     /// # Safety
     /// The part must be in this memory, and no thread may use it.
     unsafe fn protect(&self, _at: NonNull<u8>, _bytes: usize, access: Access) -> bool {
-        // Without protection, all memory is accessible.
+        // A source without protection has only accessible memory.
         access == Access::ReadWrite
     }
 
@@ -116,11 +116,11 @@ pub(super) unsafe trait Source: core::fmt::Debug + Sized {
         false
     }
 
-    /// Frees the memory as a whole. Returns `false` if only the contents were returned. The addresses then stay, and
-    /// the call may be repeated.
+    /// Frees the memory as a whole. Returns `false` if only the contents were returned. If `free` returns `false`, the
+    /// addresses stay, and the call may be repeated.
     ///
     /// # Safety
-    /// The memory must be at `at` and have `bytes` bytes, and no thread may use it. After `true`, `self` must not be
-    /// used either.
+    /// The memory must be at `at` and have `bytes` bytes, and no thread may use it. After `free` returned `true`,
+    /// `self` must not be used either.
     unsafe fn free(&mut self, at: NonNull<u8>, bytes: usize) -> bool;
 }

@@ -12,7 +12,7 @@ fn allocator(pages: u32, per_cpu_pages: bool) -> Arc<PageAllocator> {
     allocator_of(pages, order, per_cpu_pages, |corruption| panic!("{corruption}"))
 }
 
-/// B1: an allocation runs against the free of its buddy. Blocks never overlap, and no merge is missed.
+/// B1: an allocation runs against the free of its buddy. The two blocks never overlap, and no merge is missed.
 pub(super) fn alloc_against_the_free_of_the_buddy() {
     let pages = allocator(4, false);
     let mine = pages.alloc(ONE, Gfp::KERNEL, None).unwrap();
@@ -194,7 +194,7 @@ fn two_charge(pages: Arc<PageAllocator>) {
     audit(&pages);
 }
 
-/// P1: magazines are refilled and drained against the zone. A page is in one place, and no page is lost.
+/// P1: magazines are refilled and drained against the zone. Each page is in one place, and no page is lost.
 pub(super) fn refill_and_drain_against_the_zone(script: Script) {
     let pages = allocator(4, true);
     let other = pages.clone();

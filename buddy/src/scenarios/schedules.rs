@@ -23,7 +23,7 @@ struct Blocks {
 }
 
 impl Blocks {
-    /// Allocates a block and marks it with its owner. The caller sends or keeps the block.
+    /// Allocates a block and marks it with its owner. The caller sends the block to another thread, or keeps it.
     fn alloc(&self, owner: usize) -> Option<(Pfn, Order, usize)> {
         let order = [ONE, two(), two().up()][choose(3)];
         let pfn = self.pages.alloc(order, Gfp::KERNEL, None).ok()?;
@@ -45,7 +45,8 @@ impl Blocks {
     }
 }
 
-/// Blocks of three orders are allocated, sent, freed and decommitted. Memory is charged, and other threads read owners.
+/// Blocks of three orders are allocated, sent, freed and decommitted. Threads also charge memory and read the owners of
+/// blocks.
 pub(super) fn zone() {
     fn side(w: &Blocks, thread: usize) {
         let (mut held, mut charged) = (vec![], 0);

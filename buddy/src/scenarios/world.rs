@@ -43,7 +43,7 @@ pub(crate) fn zones_of(
 }
 
 pub(crate) fn free(pages: &PageAllocator, pfn: Pfn, order: Order) {
-    // SAFETY: the models free what they allocated, once. Violations are what the models detect.
+    // SAFETY: the models free what they allocated, once. The models detect any violation of this rule.
     unsafe { pages.free(pfn, order) }
 }
 

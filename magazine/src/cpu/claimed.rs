@@ -54,7 +54,7 @@ pub(crate) fn pop_batch(table: &impl Regions, class: Class, n: u32, into: &mut M
 }
 
 /// Claims the region for a drain and runs `f` on it. Waits for the holder of the claim, which may be pre-empted. Drains
-/// may wait, unlike fast paths.
+/// may wait for a claim, unlike fast paths.
 pub(crate) fn own(region: Region<'_>, f: &mut dyn FnMut(Region<'_>)) {
     planted!("drain without its fence" => return f(region));
     planted!("a drain looks at the claim and does not take it" => {

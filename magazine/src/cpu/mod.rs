@@ -10,8 +10,8 @@
 //! `--cfg uslab_no_rseq` removes restartable sequences from the build.
 //!
 //! Linux reports the CPU of a thread. Other systems, and builds with `--cfg uslab_heap`, assign each thread a fixed CPU
-//! number (`threads`). Two threads may then share one region while another region is idle. The claim keeps such sharing
-//! sound.
+//! number (`threads`). If numbers are assigned to threads, two threads may share one region while another region is
+//! idle. The claim of a region keeps such sharing sound.
 
 pub(crate) mod claimed;
 mod mechanism;
@@ -149,12 +149,12 @@ pub fn on_cpu(cpu: u32) {
 }
 
 impl Cpus {
-    /// The machine's CPUs (at most [`MAX_CPUS`]), on one node. On Linux, the number of CPUs that the kernel may ever
-    /// bring up. On other systems, the number of CPUs that the process may use concurrently. Without a list in `/sys`,
-    /// the CPUs are those known to the C library and those in this thread's affinity mask. Threads on any other CPU
-    /// bypass the stacks.
+    /// The machine's CPUs (at most [`MAX_CPUS`]), on one node. On Linux, the count is the number of CPUs that the
+    /// kernel may ever bring up. On other systems, the count is the number of CPUs that the process may use
+    /// concurrently. Without a list in `/sys`, the CPUs are those known to the C library and those in this thread's
+    /// affinity mask. Threads on a CPU beyond the count bypass the stacks.
     ///
-    /// The first call chooses the process's [`Mechanism`]. On Linux, the call allocates nothing.
+    /// The first call chooses the process's [`Mechanism`]. On Linux, `Cpus::os` allocates nothing.
     pub fn os() -> Self {
         let count = os::count().clamp(1, MAX_CPUS);
         Self { count, nodes: 1, source: Source::Os, mechanism: rseq::mechanism() }

@@ -11,11 +11,11 @@ pub(crate) const SPARE: usize = 2;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[doc(hidden)]
 pub enum Words {
-    /// The word that slow paths read after a miss. The slow paths' word is never closed.
+    /// The word that slow paths read after a miss. The word of the slow paths is never closed.
     Always,
     /// The word that inlined paths read, which can be [closed](crate::Table::close_inlined).
     Inlined,
-    /// The word that inlined frees read if they find the class by the address. The word of inlined frees can be closed
+    /// The word that inlined frees read if they find the class by the address. Inlined frees by address can be closed
     /// separately.
     InlinedFrees,
 }

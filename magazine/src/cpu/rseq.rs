@@ -14,12 +14,13 @@
 //!
 //! Linux lets a thread detect that it was pre-empted. Each thread shares a `struct rseq` with the kernel. In `struct
 //! rseq`, the kernel stores the thread's CPU number (`cpu_id`), and the thread stores a pointer to the section that it
-//! runs (`rseq_cs`). When the kernel pre-empts or migrates the thread, or delivers a signal, the kernel checks whether
-//! the thread is inside that section. If so, the thread resumes at the section's abort address, which restarts the
-//! section. A section that reaches its end therefore ran on one CPU, and no other section ran on that CPU in between.
+//! runs (`rseq_cs`). When the kernel pre-empts or migrates a thread, or delivers a signal, it checks whether the thread
+//! is inside its announced section. A thread that was inside its section resumes at the section's abort address, which
+//! restarts the section. A section that reaches its end therefore ran on one CPU, and no other section ran on that CPU
+//! in between.
 //!
 //! A section therefore uses plain loads and stores. The **last instruction of a section is one store**, which makes the
-//! section's effect visible. Before that store, the section has had no effect; after the store, the operation is
+//! section's effect visible. Before its last store, a section has had no effect; after the store, its operation is
 //! complete. Region operations are four sections of one shape: [`PcpuPtr::pop`], [`PcpuPtr::push`],
 //! [`PcpuPtr::push_batch`] and [`PcpuPtr::pop_batch`].
 //!
@@ -42,13 +43,14 @@
 //!   context switch between them.
 //! * *A restart* begins at label 5 with the registers that the aborted attempt left. Before its commit, a section never
 //!   writes a register, a flag or memory that the restart reads. A section changes only copies of its inputs. A test
-//!   decodes every section of the program and checks this property (`tests/sections`). Another test interrupts every
-//!   section at each instruction and runs other operations at that point (`rseq_stepper.rs`). One store survives an
-//!   abort: a batch that widens its stack writes the new `cap` before the commit. The new `cap` is within limits that
-//!   hold on every CPU, so it is valid for any later operation.
+//!   decodes every section of the program and checks that inputs stay unchanged (`tests/sections`). Another test
+//!   interrupts every section at each instruction and runs other operations there (`rseq_stepper.rs`). One store
+//!   survives an abort: a batch that widens its stack writes the new `cap` before the commit. The new `cap` is within
+//!   limits that hold on every CPU, so it is valid for any later operation.
 //! * *A drain from another CPU* points the CPU's word to the empty region and calls
 //!   `membarrier(PRIVATE_EXPEDITED_RSEQ)`. When `membarrier` returns, every section that was running has committed or
-//!   will restart. A restarted section finds the empty region. The drain then owns the CPU's region.
+//!   will restart. A restarted section finds the drain's empty region. After `membarrier`, the drain owns the CPU's
+//!   region.
 //! * *A wrong CPU number*: an unregistered thread reads -1, or -2 if the registration failed. On a CPU without a
 //!   region, a thread reads a number that is too large. A table has two spare words in front of CPU 0's word, and one
 //!   word for every possible CPU number of the kernel (see [`slots`]). Words of no CPU point to the empty region. A
@@ -60,23 +62,23 @@
 //! # When it is used
 //!
 //! [`mechanism`] decides once per process. Restartable sequences need the kernel's rseq membarrier, and threads
-//! registered by the libc (`__rseq_size` is not 0) or by this module ([registration](registration)). Without these
-//! conditions, and with **`USLAB_RSEQ=off`** in the environment, the claimed slot serves all operations. A debugger
-//! that single-steps needs `USLAB_RSEQ=off`: every step aborts the section, which never completes. Breakpoints outside
-//! a section are harmless.
+//! registered by the libc (`__rseq_size` is not 0) or by this module ([registration](registration)). Otherwise, and
+//! with **`USLAB_RSEQ=off`** in the environment, the claimed slot serves all operations. A debugger that single-steps
+//! needs `USLAB_RSEQ=off`: every step aborts the section, which never completes. Breakpoints outside a section are
+//! harmless.
 //!
 //! # One path for both
 //!
 //! An allocation does not test which mechanism is in use. A layer that must not use sections has the same [`PcpuPtr`]
 //! path as any other layer. The path of a layer without sections points to the table's empty region, so every section
-//! misses. Such a path announces its sections in a thread-local scratch area that the kernel ignores. The test for the
-//! mechanism follows the miss.
+//! misses. Without sections, the path announces its sections in a thread-local scratch area that the kernel ignores. A
+//! slow path tests for the mechanism after the miss.
 //!
 //! # Measured choices
 //!
 //! A section loads and stores a head as one whole word. `add [word], imm` saves one instruction but costs 2 ns more per
 //! pair, because store forwarding works best for whole words. Every instruction counts: a bounds check of the CPU
-//! number by a conditional move cost 0.5 of 2.9 ns per pair. The spare words avoid that check.
+//! number by a conditional move cost 0.5 of 2.9 ns per pair. Spare words avoid a bounds check of the CPU number.
 //!
 //! Source: Linux, Documentation/userspace-api/rseq.rst and membarrier(2); glibc manual, "Restartable Sequences".
 
@@ -130,9 +132,9 @@ fn area() -> isize {
 }
 
 // Thread-local memory for two areas: a scratch area for layers without sections, and a `struct rseq` for threads that
-// the libc does not register. The `struct rseq` of this module starts as unregistered. The memory is in the static TLS
-// block, as [`scratch`] requires, so its offset is equal in all threads. The symbol is weak: two copies of this crate
-// in one program share the memory.
+// the libc does not register. The area for unregistered threads starts as unregistered. Both areas are in the static
+// TLS block, as [`scratch`] requires, so their offset is equal in all threads. The symbol of the areas is weak: two
+// copies of this crate in one program share the memory.
 global_asm!(
     ".pushsection .tdata.uslab_rseq_scratch, \"awT\", @progbits",
     ".balign 32",
@@ -195,8 +197,8 @@ use descriptor;
 static CHOSEN: Fixed = Fixed::new(0);
 const CLAIMED: u32 = 1;
 
-/// Returns the mechanism for all layers of this process on real CPUs. The first call decides. `mechanism` never
-/// allocates.
+/// Returns the mechanism for all layers of this process on real CPUs. The first call of `mechanism` decides for the
+/// process. `mechanism` never allocates.
 pub(crate) fn mechanism() -> Mechanism {
     if chosen() == CLAIMED { Mechanism::Claimed } else { Mechanism::Rseq }
 }
@@ -225,12 +227,12 @@ fn chosen() -> u32 {
 }
 
 /// Upper bound of the kernel's CPU numbers: the size of its CPU masks, and at least [`MAX_CPUS`]. A process may migrate
-/// to a larger machine. Returns `None` if the bound is unknown, or exceeds what Linux supports.
+/// to a larger machine. Returns `None` if the bound of CPU numbers is unknown, or exceeds what Linux supports.
 fn most_cpus() -> Option<u32> {
     const BYTES: usize = 8192 / 8;
     let mut mask = [0_u64; BYTES / size_of::<u64>()];
     // SAFETY: the kernel writes at most `BYTES` bytes to the mask. The direct system call returns the number of bytes
-    // in a mask. The libc's wrapper does not return that number.
+    // in a mask. The libc's wrapper does not return the number of bytes in a mask.
     let bytes = unsafe { libc::syscall(libc::SYS_sched_getaffinity, 0, BYTES, mask.as_mut_ptr()) };
     let cpus = u32::try_from(bytes).ok()?.checked_mul(8)?;
     (cpus > 0).then_some(cpus.max(MAX_CPUS))
@@ -273,7 +275,7 @@ fn membarrier(command: libc::c_int, cpu: Option<u32>) -> bool {
 }
 
 /// Returns `true` if the process has never had another thread, according to glibc 2.32 or later. In a single-threaded
-/// process only the caller's sections have run, and they have ended. A signal handler aborts the section that it
+/// process, only the caller's sections have run, and these have ended. A signal handler aborts the section that it
 /// interrupts. Returns `false` if the libc does not report the number of threads.
 fn is_single_threaded() -> bool {
     // SAFETY: the pointer is null, or points to the libc's `char`. Only a thread that starts another thread writes the
@@ -285,7 +287,7 @@ fn is_single_threaded() -> bool {
 /// kernel refuses `membarrier`, for example in a sandbox. After a refused `membarrier`, the call guarantees nothing.
 ///
 /// Cost: nothing in a single-threaded process; otherwise 0.15 us if none of the process's threads is running, and 16 us
-/// if one is. The number of CPUs does not matter.
+/// if one is. The number of CPUs does not change the cost.
 pub(crate) fn fence(_: &impl Regions, cpus: impl Iterator<Item = u32>) -> bool {
     if cfg!(uslab_control = "nobarrier") {
         return true;
@@ -299,7 +301,7 @@ pub(crate) fn fence(_: &impl Regions, cpus: impl Iterator<Item = u32>) -> bool {
         return true;
     }
     // The kernel drops the registration for `membarrier` in a process that does not inherit all memory. A second
-    // request is cheap.
+    // request to register for `membarrier` is cheap.
     membarrier(FENCE, one) || membarrier(REGISTER, None) && membarrier(FENCE, one)
 }
 
@@ -337,7 +339,7 @@ unsafe impl Send for PcpuPtr {}
 unsafe impl Sync for PcpuPtr {}
 
 impl PcpuPtr {
-    /// Creates a pointer to the given words of `table` if sections serve the table. If sections do not serve `table`,
+    /// Creates a pointer to the given words of `table` if sections serve the table. If no sections serve `table`, `new`
     /// creates a pointer to the table's empty region.
     pub(crate) fn new(table: &impl Regions, words: Words) -> Self {
         match table.words(words) {

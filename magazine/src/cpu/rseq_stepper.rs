@@ -2,8 +2,8 @@
 //!
 //! A breakpoint inside a section has the effect of a pre-emption: the kernel delivers a signal and sends the thread to
 //! the section's abort address. Before the thread reaches the abort address, the signal handler runs operations of
-//! another thread of the CPU, or a drain. The section then restarts with the registers that the aborted attempt left.
-//! The aborted attempt must not change the outcome.
+//! another thread of the CPU, or a drain. The interrupted section then restarts with the registers that the aborted
+//! attempt left. An aborted attempt must not change the outcome.
 //!
 //! [`sections`] reads the list of sections from the program, and each section runs in place ([`Call`]). The test counts
 //! all instructions of all sections, so that no instruction is left out. A breakpoint changes code that all threads
@@ -153,8 +153,8 @@ fn code(section: &Section) -> impl Iterator<Item = Range<usize>> + use<> {
 
 /// A call of a section in place in the program, even if the section is inlined into a function that no test calls.
 ///
-/// A trap jumps to the section's restart label with the operands in the expected registers. A second trap after the
-/// section returns.
+/// A trap jumps to the section's restart label with the operands in the expected registers. A second trap, after the
+/// section, returns from the call.
 struct Call {
     entry: usize,
     operands: Vec<(Register, u64)>,
@@ -319,7 +319,7 @@ enum Meanwhile {
     Whole(Operation),
 }
 
-/// The class of the tested operation. Other classes belong to concurrent events.
+/// The class of the tested operation. The other class is used by concurrent events.
 const CLASS: usize = 1;
 const OTHER: usize = 0;
 
@@ -414,8 +414,8 @@ impl Word {
 }
 
 /// The allowed outcomes of an operation from `state` that all of `meanwhiles` interrupt in order. The portable body
-/// must have one of these outcomes when it runs once after `meanwhiles`, from the old stack or from a stack that an
-/// aborted attempt has widened.
+/// must have one of the allowed outcomes when it runs once after `meanwhiles`, from the old stack or from a stack that
+/// an aborted attempt has widened.
 fn expected(
     twin: &World,
     word: Word,
@@ -519,7 +519,7 @@ impl Everywhere {
 /// on words of the first, the last and no CPU, on the first and the last class of a region, from stacks of any fill.
 ///
 /// Copies of a section that differ only in registers and addresses run from fewer stacks, but are interrupted at each
-/// instruction. `USLAB_STRESS=full` runs them from all stacks.
+/// instruction. `USLAB_STRESS=full` also runs such copies from all stacks.
 #[test]
 fn an_interrupted_operation_does_what_it_does_after_what_interrupted_it() {
     alone(module_path!(), "an_interrupted_operation_does_what_it_does_after_what_interrupted_it", || {
@@ -578,7 +578,7 @@ struct Game {
     table: Arc<Table<Heap>>,
     layer: Layer<TestRound>,
     supplier: TestSupplier,
-    /// By round: true while a thread owns the round.
+    /// True for each round that a thread owns.
     out: Vec<AtomicBool>,
     allocs: Counter,
     frees: Counter,
@@ -680,7 +680,7 @@ impl Hand {
 
 use Step::{Alloc, Another, Drain, Free, Purge, Reap, Shrink};
 
-/// The steps of the interrupted thread. The steps miss, widen, visit the depot, fill and flush.
+/// The steps of the interrupted thread. The script's steps miss, widen, visit the depot, fill and flush.
 const SCRIPT: [&[Step]; 9] = [
     &[Alloc; 9],
     &[Free; 9],
@@ -707,8 +707,8 @@ const OTHERS: [&[Step]; 12] = [
     &[Drain, Another, Free, Free, Free, Free, Free, Alloc, Alloc, Free],
 ];
 
-/// No interruption of an allocation or a free loses a round, hands it out twice or changes the counts. Any instruction
-/// is interrupted, while other threads of the CPU run.
+/// No interruption of an allocation or a free loses a round, hands it out twice or changes the counts. The test
+/// interrupts every instruction, and then runs other threads of the CPU.
 #[test]
 fn a_layer_interrupted_anywhere_loses_nothing() {
     alone(module_path!(), "a_layer_interrupted_anywhere_loses_nothing", || {

@@ -256,8 +256,8 @@ impl Storm {
         unsafe { sigaction(Signal::SIGALRM, &action) }.unwrap();
         let every = libc::timespec { tv_sec: 0, tv_nsec: 40_000 };
         let every = libc::itimerspec { it_interval: every, it_value: every };
-        // SAFETY: the structs contain numbers, for which zero is valid. The other pointers are places for results.
-        // `nix` cannot direct a timer's signal to one thread on musl.
+        // SAFETY: the structs contain numbers, for which zero is valid. The null pointers are allowed, and the other
+        // pointers are places for results. `nix` cannot direct a timer's signal to one thread on musl.
         unsafe {
             let (mut to, mut timer): (libc::sigevent, _) = (core::mem::zeroed(), core::mem::zeroed());
             to.sigev_notify = libc::SIGEV_THREAD_ID;
@@ -295,8 +295,8 @@ fn no_section_writes_what_its_restart_reads() {
 }
 
 /// Writes all sections to a file, and the results of the portable bodies on regions of random words. A proof compares
-/// the sections with a separate specification. The samples in this file compare that specification with the portable
-/// bodies.
+/// the sections with a separate specification. The samples in this file compare the separate specification with the
+/// portable bodies.
 #[test]
 #[ignore = "writes to a file; run by .ci/sections"]
 fn sections_are_written_down() {
@@ -348,7 +348,7 @@ fn sections_are_written_down() {
 }
 
 /// Every operation must have the answer and the effect on memory of the portable body on one of the CPUs. On a CPU
-/// where the operation was aborted, it may have widened the stack, as the portable body would.
+/// where an operation was aborted, it may have widened the stack, as the portable body would.
 #[test]
 fn sections_do_what_the_portable_bodies_do() {
     if mechanism() != Mechanism::Rseq {
@@ -517,7 +517,7 @@ fn thread_without_registration_bypasses_the_stacks() {
         return;
     }
     let (layer, supplier) = (layer(Cpus::os()), TestSupplier(Mutex::new((1..=1000).collect())));
-    // All stacks have rounds: a slow path that retried because of these rounds would never end.
+    // All stacks have rounds, so a slow path that retried because of rounds on a stack would never end.
     let held: Vec<_> = (0..200).map(|_| layer.alloc(&supplier).unwrap()).collect();
     held.into_iter().for_each(|b| layer.free(&supplier, b));
     std::thread::scope(|scope| {
@@ -528,7 +528,7 @@ fn thread_without_registration_bypasses_the_stacks() {
             unsafe { registration::leave(here.cast()) };
             assert_eq!(cpu_id(), REFUSED);
             goes_round(&layer, &supplier);
-            // Simulates a libc that registers no threads, with which this module registers no threads either.
+            // Simulates a libc that registers no threads. This module then registers no threads either.
             if libc_area().is_some() {
                 // SAFETY: the thread is not registered, so the kernel does not write to the area.
                 unsafe { here.add(CPU_ID).cast::<u32>().write_volatile(UNREGISTERED) };
@@ -615,7 +615,7 @@ fn claimed_slot_serves_if_another_library_registered_first() {
 #[test]
 fn the_mechanism_follows_the_environment() {
     let off = std::env::var_os("USLAB_RSEQ").is_some_and(|v| v == "off");
-    // If the libc registers no threads, the kernel decides.
+    // If the libc registers no threads, the kernel decides the mechanism.
     if libc_area().is_some() || off {
         assert_eq!(mechanism() == Mechanism::Rseq, !off);
     }

@@ -6,8 +6,8 @@
 //!
 //! Pre-emption, a signal and a migration inside a section have one visible effect. Everything before the commit may
 //! have happened, the commit has not, and the section restarts, perhaps on another CPU. The thread's
-//! [`Script`](super::Script) chooses the place of a migration. With `aborted`, the section first runs up to its commit
-//! on the old CPU.
+//! [`Script`](super::Script) chooses the place of a migration. If the script sets `aborted`, the section first runs up
+//! to its commit on the old CPU.
 //!
 //! Tests cover what the token model leaves out: the assembly, the registration and the kernel.
 

@@ -126,7 +126,7 @@ fn fork_inside_a_drains_flush_loses_and_duplicates_nothing() {
         }
         fn flush(&self, op: &Operation, rounds: impl Iterator<Item = TestRound>) {
             for round in rounds {
-                // This stack and other stacks still have rounds to flush.
+                // The drain still has rounds of this stack and of other stacks to flush.
                 self.2.add(1);
                 if self.2.get() == self.3 {
                     // SAFETY: this is the only thread.
@@ -235,8 +235,8 @@ fn a_layer_that_is_refused_keeps_no_numbers() {
     assert_eq!(numbers(), 4);
 }
 
-/// A new layer reuses the class numbers of a dropped layer. The counts of the new layer begin at 0, and it never sees
-/// the old rounds.
+/// A new layer reuses the class numbers of a dropped layer. The counts of the new layer begin at 0, and the new layer
+/// never sees the old rounds.
 #[test]
 fn reused_number_has_no_rounds_and_no_counts() {
     let cpus = Cpus::simulated(2, 1).unwrap();

@@ -5,7 +5,7 @@ use crate::sync::Ordering::{Acquire, Release};
 use crate::sync::{AtomicU32, AtomicU64, UnsafeCell};
 use core::ptr::NonNull;
 
-/// Number of classes of a table. Number 0 is unused.
+/// Number of classes of a table. Class number 0 is unused.
 pub(crate) const CLASSES: u32 = 512;
 
 /// Granularity of decommits of a region, in bytes: a page.

@@ -401,7 +401,7 @@ pub(super) fn drain_and_no_region(Case { by, script }: Case) {
 }
 
 /// H5: a layer is closed and flushed during two frees. One free finds a place on its stack, and the other finds its
-/// stack full. When all three operations return, the supplier has all rounds, without another flush.
+/// stack full. When the close, the flush and the frees have returned, the supplier has all rounds.
 pub(super) fn close_and_flush(Case { by, script }: Case) {
     let w = World::new(by, 2, 1, 0, false, 4);
     w.stack(0, 0, 2, &[]);
@@ -523,8 +523,8 @@ pub(super) fn sweep_meets_drain(Case { by, script }: Case) {
     run(w, (script, frees), &[on(0, sweep), on(0, drain_cpu_0)]);
 }
 
-/// H3: two threads of a CPU push to places whose rounds a drain gave away. One thread opens the stack, and the other
-/// may write first.
+/// H3: two threads of a CPU push to places whose rounds a drain gave away. One of the threads opens the stack, and the
+/// other may write first.
 pub(super) fn opened_for_another(Case { by, script }: Case) {
     let w = World::new(by, 1, 2, 0, false, 3);
     w.stack(0, 0, 2, &[1]);
@@ -601,7 +601,7 @@ pub(super) fn counts_beside_pages(Case { by, script }: Case) {
 }
 
 /// T2: the last user of a layer returns the class number while the stacks hold rounds. The next layer may get the
-/// number.
+/// returned class number.
 pub(super) fn number_is_reused(Case { by, script }: Case) {
     let table = table(Cpus::simulated(2, 1).unwrap().by(by), 2);
     let config = Config::new(1, 0, 4);
@@ -676,8 +676,8 @@ pub(super) fn frees_of_another_node(Case { by, script }: Case) {
     run(w, (script, frees), &[on(1, |w| vec![w.alloc(), w.alloc()])]);
 }
 
-/// N1: a thread migrates to another node at each of its steps. Each stack has a round, which keeps the number of steps
-/// low.
+/// N1: a thread migrates to another node at each of its steps. Each stack has a round, which keeps the number of a
+/// thread's steps low.
 pub(super) fn between_nodes(Case { by, script }: Case) {
     let table = table(Cpus::simulated(2, 2).unwrap().by(by), 2);
     let mut w = World::on(&table, Config::new(2, 0, 4), true, 4);
@@ -690,8 +690,7 @@ pub(super) fn between_nodes(Case { by, script }: Case) {
 
 // ---------------------------------------------------------------- F: fork
 
-/// F1: a thread holds all locks for a fork during an exchange and a drain. A child then finds a claim and a drain that
-/// never end.
+/// F1: a thread holds all locks for a fork during an exchange and a drain. In the child, a claim and a drain never end.
 pub(super) fn fork_beside_exchange(Case { by, script }: Case) {
     let w = World::new(by, 1, 1, 0, true, 3);
     w.stack(0, 0, 1, &[]);

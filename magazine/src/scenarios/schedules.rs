@@ -122,8 +122,8 @@ pub(super) fn drain(by: Mechanism) {
     (0..4).for_each(|_| _ = world.layer.reap(&world.supplier));
     world.census(&live);
 }
-/// A layer is closed and flushed during other operations. At the end, the supplier has all rounds that these operations
-/// do not hold.
+/// A layer is closed and flushed during other operations. At the end, the supplier has all rounds that the other
+/// operations do not hold.
 pub(super) fn closed(by: Mechanism) {
     let closes = |w: &World| {
         wander(w.layer.cpus().count());

@@ -65,7 +65,7 @@ pub(super) struct World {
 // SAFETY: loom watches the cells. shuttle runs all threads of an execution on one OS thread.
 unsafe impl Sync for World {}
 
-/// Under a checker, regions need no memory.
+/// Under a checker, regions need no real memory.
 fn no_memory() -> Heap {
     Heap::new(0).unwrap()
 }
@@ -167,7 +167,7 @@ impl World {
                 in_depots += magazine.len();
                 here.extend(magazine.rounds().iter().map(|round| round.addr().get()));
             }
-            // With one node there is nothing to check, and a checker limits the number of steps.
+            // With one node, no round can be on the wrong node, and a checker limits the number of steps.
             let home = self.layer.nodes.len() == 1
                 || here.iter().all(|round| self.supplier.node_of(TestRound(*round)) == node);
             assert!(home, "the stacks and the depot of a node hold rounds of that node only");
@@ -186,7 +186,7 @@ impl World {
         }
     }
 
-    /// Asserts that no CPU has a round after `what` emptied all CPUs. No thread may be running.
+    /// Asserts that no CPU has a round after `what` emptied all CPUs. The caller ensures that no thread is running.
     pub(super) fn cpus_hold_nothing(&self, what: &str) {
         for class in self.layer.nodes.iter().map(|node| node.class()) {
             let held: Vec<usize> =
@@ -326,7 +326,7 @@ impl DepotWorld {
             round
         })
     }
-    /// Asserts that each round is exactly once in the depot or in `out`. After that, checks the depot with a single
+    /// Asserts that each round is exactly once in the depot or in `out`. `census` then checks the depot with a single
     /// user.
     pub(super) fn census(&self, out: &[Option<usize>]) {
         assert_eq!(
@@ -341,8 +341,8 @@ impl DepotWorld {
         assert_eq!(self.depot.exchanges.get(), self.moved.get(), "each exchange counts once");
         self.alone();
     }
-    /// Asserts that the blocks, the limit and the working set of an empty depot are correct. The depot has a single
-    /// user.
+    /// Asserts that the blocks, the limit and the working set of an empty depot are correct. The depot must have a
+    /// single user.
     fn alone(&self) {
         let (op, limit) = (&Operation::new(), self.limit);
         let made = self.made.get() as usize;

@@ -76,7 +76,8 @@ impl<M: Memory> Table<M> {
         self.layout.words[words as usize].get(cpu as usize)
     }
     pub(super) fn lead_away(&self, words: Words, cpu: u32) {
-        // Relaxed: the fence publishes the store. Until the fence, either region is correct.
+        // Relaxed: the fence publishes the store. Until the fence, both the empty region and the CPU's region are
+        // correct.
         self.word(words, cpu).into_iter().for_each(|word| word.store(self.cpus.count() as usize, Relaxed));
     }
     pub(super) fn lead_back(&self, words: Words, cpu: u32) {

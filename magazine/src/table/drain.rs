@@ -44,7 +44,7 @@ pub struct Drains {
     /// Number of passes that took regions away. A pass has one fence, whatever the number of CPUs and classes.
     pub passes: u64,
     /// Number of passes without effect, because the kernel refused the fence (`membarrier`). After a refused fence,
-    /// rounds stay on the stacks, and class numbers that were to be returned are lost. Fast paths continue after a
+    /// rounds stay on the stacks, and class numbers that were to be returned are lost. Fast paths are unaffected by a
     /// refused fence.
     pub refused: u64,
     /// Longest time that a CPU was without its region, during which every operation on the CPU missed; 0 on systems
@@ -78,8 +78,8 @@ impl<M: Memory> Table<M> {
             self.done.add(any.into());
             return true;
         }
-        // The set of CPUs must not change during the pass. `wanted` is therefore called once per CPU, and the words
-        // record its answer.
+        // The set of CPUs must not change during the pass. `own_regions` therefore calls `wanted` once per CPU, and the
+        // words record its answer.
         let (mut any, since) = (false, Clock::start());
         for cpu in cpus.clone().filter(wanted) {
             self.take_away(cpu);
@@ -165,7 +165,7 @@ impl<M: Memory> Table<M> {
         classes: impl Iterator<Item = Class> + Clone,
         mut give: impl FnMut(Class, &mut Taken<'_>),
     ) {
-        // Other drains may work on the same stacks. Each drain gives away only its own rounds.
+        // Other drains may work on the same stacks. Each drain gives away only the rounds that it took.
         let number = drain_number();
         {
             let _one_at_a_time = self.lock_drains();
@@ -197,8 +197,8 @@ impl<M: Memory> Table<M> {
 
     /// Takes the rounds on the stacks of `cpus` that `which` selects, of all classes that
     /// [joined](crate::Layer::join_sweeps) one of `groups`. The rounds wait until their layers
-    /// [collect](crate::Layer::reap_swept) them. Stacks of the swept classes cannot be opened until the rounds are
-    /// collected.
+    /// [collect](crate::Layer::reap_swept) them. Until their rounds are collected, stacks of the swept classes cannot
+    /// be opened.
     ///
     /// Cost: the lock of drains and one fence, whatever the number of classes.
     #[doc(hidden)]
@@ -364,7 +364,7 @@ impl<M: Memory> Table<M> {
     }
 }
 
-/// Measures durations on systems with a clock. In a web page and in models there is no clock.
+/// Measures durations on systems with a clock. A web page and a model have no clock.
 struct Clock(#[cfg(not(any(loom, shuttle, target_family = "wasm")))] std::time::Instant);
 
 impl Clock {

@@ -1,5 +1,5 @@
 //! A list of the current thread's drains that are giving rounds away. While a drain gives rounds away, user code runs
-//! and may fork. The child finds the drains of its thread in this list.
+//! and may fork. The child finds its thread's drains in the list of this module.
 
 use crate::region::{CLASSES, Class};
 use crate::sync::thread_local;

@@ -8,12 +8,12 @@ use core::ops::Range;
 
 impl<M: Memory> Table<M> {
     /// Decommits pages whose stacks are all empty and have served no operation since the table last checked them.
-    /// Returns the number of decommitted bytes. Call `decommit_idle` after a sweep. Stacks of returned class numbers
-    /// are included.
+    /// Returns the number of decommitted bytes. Call `decommit_idle` after a sweep. `decommit_idle` also handles stacks
+    /// of returned class numbers.
     ///
-    /// Cost: the lock of drains and a visit to every class on every used CPU. If there are idle pages, one fence, and a
-    /// system call for each run of pages. The pages are decommitted while their stacks are closed. No region is away
-    /// during the system calls.
+    /// Cost: the lock of drains and a visit to every class on every used CPU. For idle pages, one fence, and a system
+    /// call for each run of pages. The pages are decommitted while their stacks are closed. No region is away during
+    /// the system calls.
     #[doc(hidden)]
     pub fn decommit_idle(&self) -> usize {
         let _one_at_a_time = self.lock_drains();

@@ -69,8 +69,8 @@ impl<M: Memory> Table<M> {
         // SAFETY: the words were committed, and no other thread knows them yet. An `AtomicPtr` has the layout of a
         // pointer.
         let words = unsafe { core::slice::from_raw_parts_mut(words, 3 * set) };
-        // One fill is faster than separate stores: most words belong to no CPU, and each start of a process runs this
-        // code.
+        // One fill of the words is faster than separate stores: most words belong to no CPU, and each start of a
+        // process runs this code.
         words.fill(MaybeUninit::new(empty));
         for set in words.chunks_mut(set) {
             let homes = (0..self.cpus.count()).map(|cpu| self.home(cpu).as_ptr());
@@ -83,7 +83,7 @@ impl<M: Memory> Table<M> {
         // SAFETY: `new` checked that the memory begins with three sets of words, each with the spare words in front.
         unsafe { self.memory.base().add(words as usize * word_bytes(&self.cpus) + SPARE * WORD) }
     }
-    /// Start of the region of `cpu`. The CPU count selects the empty region.
+    /// Returns the start of the region of `cpu`. If `cpu` is the CPU count, returns the start of the empty region.
     #[inline]
     pub(super) fn home(&self, cpu: u32) -> NonNull<u8> {
         // SAFETY: `new` checked that the memory holds a region for each CPU and the empty region.
@@ -136,7 +136,8 @@ impl<M: Memory> Table<M> {
     /// Points a word of `cpu` to the empty region.
     pub(super) fn lead_away(&self, words: Words, cpu: u32) {
         let empty = self.home(self.cpus.count()).as_ptr();
-        // Relaxed: the fence publishes the store. Until the fence, either region is correct.
+        // Relaxed: the fence publishes the store. Until the fence, both the empty region and the CPU's region are
+        // correct.
         self.copies(words, cpu).for_each(|word| word.store(empty, Relaxed));
     }
     /// Points a word of `cpu` to the CPU's region.
@@ -146,7 +147,8 @@ impl<M: Memory> Table<M> {
         // operation that finds the region again sees what a drain did to the region.
         self.copies(words, cpu).for_each(|word| word.store(home, Release));
     }
-    /// Returns `true` if a drain has taken the region of `cpu` away. Only that drain may call `is_away`.
+    /// Returns `true` if a drain has taken the region of `cpu` away. `is_away` is only for the drain that took the
+    /// region away.
     pub(crate) fn is_away(&self, cpu: u32) -> bool {
         // Relaxed: only drains write the word, and this thread holds the lock of drains.
         self.word(Words::Always, cpu).load(Relaxed) != self.home(cpu).as_ptr()
@@ -173,7 +175,8 @@ impl<M: Memory> Table<M> {
         if bytes > 0 && contain_panic(release) == Some(true) { bytes } else { 0 }
     }
 
-    /// Returns memory for a depot magazine. Returns `None` if none is left, or if the memory cannot be committed.
+    /// Returns memory for a depot magazine. Returns `None` if the table has no memory left, or if the memory cannot be
+    /// committed.
     pub(crate) fn block(&self, op: &Operation) -> Option<Block> {
         let mut making = self.making.lock();
         if let Some(block) = making.blocks.pop() {

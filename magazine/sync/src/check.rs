@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 /// Bound on the pre-emptions of an explored execution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bound {
-    /// At most this number of pre-emptions.
+    /// Loom explores at most this number of pre-emptions.
     Preemptions(usize),
     /// No bound: loom explores every interleaving.
     None,
@@ -81,7 +81,8 @@ pub fn models<S: Clone + Send + Sync + fmt::Debug + 'static>(
     explore(name, bound, floor, scripts, f, None)
 }
 
-/// Minimum number of executions in one part of a split model. The model's floor bounds the total number of executions.
+/// Minimum number of executions in one part of a split model. The model's floor divided by this minimum limits the
+/// number of parts.
 const LEAST_OF_PART: u64 = 50;
 /// Number of parts for each shard. Several small parts balance the running times of the shards.
 const PARTS: u64 = 8;
@@ -241,7 +242,7 @@ impl Model {
     pub fn run(self, name: &str, f: impl Fn() + Send + Sync + 'static) {
         self.each([()]).run(name, move |()| f());
     }
-    /// Asserts that the model detects a planted bug: see [`caught`]. A planted bug is tested by only one shard. The
+    /// Asserts that the model detects a planted bug: see [`caught`]. Each planted bug is tested by only one shard. The
     /// search tries two pre-emptions before a higher bound, because two find most bugs in far less time than three.
     pub fn bug(
         self,
@@ -289,7 +290,7 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static> Models<S> {
 #[cfg(test)]
 mod canary {
     //! The outcomes that loom must find for two threads on one atomic. Stock loom 0.7.2 misses some of these outcomes.
-    //! These tests fail if the facade's second atomic, the twin, is lost.
+    //! The tests in this file fail if the facade's second atomic, the twin, is lost.
     use crate::{Arc, AtomicUsize, Ordering::*, thread};
     use std::collections::BTreeSet;
     use std::sync::Mutex;

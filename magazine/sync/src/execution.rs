@@ -52,7 +52,7 @@ pub fn is_planted(bug: &str) -> bool {
 pub fn planted_now() -> &'static str {
     PLANTED.get()
 }
-/// Plants a bug in all code that this thread runs from now on. `plant` is for tests that must fail.
+/// Plants a bug in all code that this thread runs from now on. Only tests that must fail call `plant`.
 pub fn plant(bug: &'static str) {
     PLANTED.set(bug);
 }

@@ -48,7 +48,7 @@ pub trait ForkLock {
     /// The calling thread, or its copy in the child of a `fork`, calls [`release`](Self::release) before the lock moves
     /// or is dropped. All threads that hold several locks of one rank acquire these locks in one order.
     unsafe fn hold(&self);
-    /// Releases the lock. Does nothing if the lock is not held.
+    /// Releases the lock. `release` does nothing if the lock is not held.
     ///
     /// # Safety
     /// The caller must be the thread that called [`hold`](Self::hold), or that thread's copy in the child of a `fork`.

@@ -63,7 +63,7 @@ pub use shard::unset;
 /// only when `caught` plants the bug of that name.
 ///
 /// * `wrong` is an expression or a block of any type. A `return`, `continue` or `break` in `wrong` acts on the
-///   enclosing function or loop. The planted bug can therefore skip the code that follows.
+///   enclosing function or loop. A planted bug can therefore skip the code that follows.
 /// * `planted!("..." => let length = 0)` shadows an existing variable with another value of the same type.
 ///
 /// In builds without a checker, `planted!` compiles to nothing. Code in `wrong` may therefore use items that exist only
@@ -206,8 +206,8 @@ impl<T> Drop for Contained<T> {
     }
 }
 
-/// A slot that one call fills and another call empties. For guards of locks that are held across a `fork`. A value that
-/// is left in the slot is never dropped.
+/// A slot that one call fills and another call empties. Such a slot holds guards of locks that are held across a
+/// `fork`. A value that is left in the slot is never dropped.
 pub struct Kept<T>(core::cell::UnsafeCell<Option<core::mem::ManuallyDrop<T>>>);
 
 // SAFETY: callers of `put` and `take` guarantee exclusive access. Callers of `take` run on the thread that called
@@ -302,7 +302,7 @@ impl Counter {
     pub fn max(&self, value: u64) {
         self.0.fetch_max(value, Ordering::Relaxed);
     }
-    /// Overwrites the counter's value. Counters that are overwritten have one writer.
+    /// Overwrites the counter's value. A counter that is overwritten must have only one writer.
     #[inline]
     pub fn set(&self, value: u64) {
         self.0.store(value, Ordering::Relaxed);

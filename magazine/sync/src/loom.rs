@@ -37,7 +37,7 @@ pub fn relax() {
 pub mod thread {
     pub use loom::thread::*;
 
-    /// Parks the current thread without a timeout. No time passes in a model.
+    /// Parks the current thread without a timeout. No time passes in a model, so there is no timeout.
     pub fn park_timeout(_: core::time::Duration) {
         park();
     }
@@ -175,7 +175,7 @@ fn ordering(op: &str, arg: u32, own: Ordering) -> Ordering {
     if !hook.list && hook.weaken.is_none() {
         return own;
     }
-    // A `Location` prints as file:line:column.
+    // The `Display` form of a `Location` is file:line:column.
     let site = format!("{}:{arg}", Location::caller());
     match &hook.weaken {
         Some((weakened, weak)) if site == *weakened => return *weak,
@@ -188,7 +188,7 @@ fn ordering(op: &str, arg: u32, own: Ordering) -> Ordering {
     own
 }
 
-/// A fence whose ordering the hook may weaken. A fence of `Relaxed` is no fence.
+/// A fence whose ordering the hook may weaken. An ordering of `Relaxed` means no fence.
 #[track_caller]
 pub fn fence(own: Ordering) {
     match ordering("fence", 0, own) {
@@ -204,8 +204,8 @@ std::thread_local! {
     static WEAK: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
 }
 
-/// Makes the `k`-th following `compare_exchange_weak` on any thread of the model fail spuriously. A `k` of zero
-/// disables the failure.
+/// Makes the `k`-th following `compare_exchange_weak` on any thread of the model fail spuriously. If `k` is 0, no call
+/// fails spuriously.
 pub fn weak_arm(k: u32) {
     WEAK.with(|w| w.set(k));
 }
@@ -294,7 +294,7 @@ macro_rules! atomics {
                 let result = self.twinned().compare_exchange(current, new, success, failure);
                 self.exchanged(current, new, result, success, failure)
             }
-            /// Compares and exchanges, like `std`'s atomic. Fails spuriously if [`weak_arm`] selected this call.
+            /// Compares and exchanges, like `std`'s atomic, but may fail spuriously if [`weak_arm`] selected this call.
             #[track_caller]
             pub fn compare_exchange_weak(
                 &self, current: $value, new: $value, success: Ordering, failure: Ordering,

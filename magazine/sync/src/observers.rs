@@ -26,7 +26,7 @@ pub struct Observers<F: ?Sized> {
 }
 
 /// A slot for one registered function. `state` has the slot's flags and the number of running calls. The last running
-/// call drops a removed function. `CLOSING` is cleared only by the last running call.
+/// call drops a removed function. The flag `CLOSING` is cleared only by the last running call.
 struct Slot<F: ?Sized> {
     state: AtomicU32,
     observer: UnsafeCell<Option<Box<F>>>,
@@ -52,8 +52,8 @@ impl<F: ?Sized> fmt::Debug for Observers<F> {
     }
 }
 
-/// A running call on this thread: the address of the called slot, and the enclosing call. The record is on the stack of
-/// the call.
+/// A running call on this thread: the address of the called slot, and the enclosing call. The call's record is on its
+/// own stack frame.
 struct Inside {
     slot: usize,
     outer: *const Self,
@@ -196,7 +196,7 @@ impl<F: ?Sized> Slot<F> {
 
     /// Calls the slot's function, if the slot is open. Returns `true` if the function panicked.
     fn call(&self, show: &impl Fn(&F)) -> bool {
-        // Relaxed: this early test is a hint. The counted access decides.
+        // Relaxed: this early test is a hint. The test after the counted access decides.
         if self.state.load(Relaxed) & OPEN == 0 {
             return false;
         }
@@ -230,8 +230,8 @@ impl<F: ?Sized> Slot<F> {
         if last & !LEFT != TAKEN | CLOSING {
             return;
         }
-        // Several calls may read this state. The call that wins the exchange counts itself again. Acquire: pairs with
-        // the Release of each finished call.
+        // Several calls may read the state in which the function must be dropped. The call that wins the exchange
+        // counts itself again. Acquire: pairs with the Release of each finished call.
         if self.state.compare_exchange(last, last + 1, Acquire, Relaxed).is_ok() {
             // SAFETY: the slot is closed, and no other counted call saw the slot open.
             let observer = self.observer.with_mut(|p| unsafe { (*p).take() });
@@ -245,15 +245,16 @@ impl<F: ?Sized> Slot<F> {
             planted!("a place is free before its last call has left" => self.state.fetch_sub(1, Relaxed));
         }
     }
-    /// The slot's state after the call that dropped the function ends. One atomic step ends that call and frees the
-    /// slot, so the slot's next owner inherits no count.
+    /// The slot's state after the call that dropped the function ends. One atomic step ends the dropping call and frees
+    /// the slot, so the slot's next owner inherits no count.
     fn left(state: u32) -> u32 {
         planted!("a place is free before its last call has left" => return state & !CLOSING);
         let done = match state & !(TAKEN | OPEN | CLOSING | LEFT) {
             1 if state & LEFT == 0 => CLOSING,
             // A call that removes its own observer may set `LEFT` while the function is dropped.
             1 => CLOSING | LEFT | TAKEN,
-            // Other calls were counted during the drop. The last of these calls finds no function and frees the slot.
+            // Other calls were counted during the drop of the function. The last call finds no function and frees the
+            // slot.
             _ => 0,
         };
         (state & !done) - 1

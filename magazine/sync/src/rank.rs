@@ -2,9 +2,9 @@
 //!
 //! A crate lists its locks with [`ranks!`](crate::ranks), outermost first, and creates each lock with its rank. In
 //! debug and checker builds, a thread may wait for a lock only if the lock's rank follows all ranks that the thread
-//! holds. A lock acquired out of order panics with the names of two ranks, even if no deadlock is possible. The check
-//! uses one small table per thread and never allocates. The rank check works inside an allocator and in `fork`
-//! handlers. Release builds have neither ranks nor the table.
+//! holds. A lock acquired out of order panics with the names of two ranks, even if no deadlock is possible. The rank
+//! check uses one small table per thread and never allocates. The rank check works inside an allocator and in `fork`
+//! handlers. Release builds have neither ranks nor the rank table.
 
 // loom's `thread_local!` has no `const` form.
 #![allow(clippy::missing_const_for_thread_local)]
@@ -61,7 +61,7 @@ macro_rules! ranks {
                 $visibility const ALL: &[Self] = &[$(Self::$rank),+];
 
                 /// Asserts that the calling thread holds no lock of these ranks, in debug and checker builds. Locks
-                /// without a rank, and locks of other lists, do not count.
+                /// without a rank, and locks of other lists, are ignored.
                 ///
                 /// # Panics
                 /// Panics in debug and checker builds if the calling thread holds such a lock, because user code must
@@ -213,7 +213,7 @@ pub(crate) enum Nesting {
     Same,
 }
 
-/// A lock's rank. Release builds store nothing.
+/// A lock's rank. In release builds a rank stores nothing.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LockRank(#[cfg(any(loom, shuttle, debug_assertions))] Option<Rank>);
 
@@ -247,8 +247,8 @@ impl LockRank {
     #[cfg(any(loom, shuttle, debug_assertions))]
     #[track_caller]
     fn check(self, nesting: Nesting) {
-        // A checker may run other threads while it unwinds a failed thread. Threads that run during the unwinding keep
-        // their table entries (see `Held`), and their panics would hide the first panic.
+        // A checker may run other threads while it unwinds a failed thread. Other threads that run then keep their
+        // table entries (see `Held`), and their panics would hide the first panic.
         let innermost = |list| HELD.with(|table| table.innermost(list, nesting)).filter(|_| !abandoned());
         let Some(rank) = self.0 else {
             if let Some(held) = innermost(None) {
@@ -285,7 +285,7 @@ impl Drop for Held {
 #[cfg(any(loom, shuttle))]
 #[derive(Debug)]
 pub struct Locked<G> {
-    // This field is dropped first, so that the trace records the release before another thread's acquisition.
+    // The entry is dropped first, so that the trace records the release before another thread's acquisition.
     #[cfg(loom)]
     _told: crate::story::Taken,
     guard: G,

@@ -139,7 +139,8 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'st
         let (counted, read) = (count.clone(), path.clone());
         let outcome = catch_unwind(AssertUnwindSafe(|| {
             let mut builder = builder(self.bound);
-            // loom writes the path before it runs the execution of this number, and then stops.
+            // loom writes the path before it runs the execution with the number of the checkpoint interval, and then
+            // stops.
             builder.checkpoint_interval = most as usize + 1;
             builder.max_permutations = Some(most as usize + 1);
             builder.checkpoint_file = Some(path.clone());
@@ -194,7 +195,7 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'st
             Some(from) => std::fs::write(&own, from),
         };
         let failed = self.listen(failure.n, own.clone());
-        // Without the file, the trace can still be printed, but the execution cannot be repeated alone.
+        // Without the path file, the trace can still be printed, but the execution cannot be repeated alone.
         _ = std::fs::rename(own, self.file());
         failed
     }

@@ -53,7 +53,7 @@ fn shards_together_run_all_schedules() {
     let test = "scenarios::tickets_differ::schedules";
     let of = |row: &str| row.split(" | ").take(4).collect::<Vec<_>>().join(" | ");
     let whole = rows(test, None);
-    // There are two seeds of each kind, so one of three shards gets no seed.
+    // Each kind of schedules has two seeds, so one of three shards gets no seed.
     let shares = ["0/3", "1/3", "2/3"].map(|share| rows(test, Some(share)));
     let joined = crate::shard::join_rows(&shares).unwrap();
     assert_eq!(joined.iter().map(|row| of(row)).collect::<Vec<_>>(), [of(&whole[0])]);
@@ -87,7 +87,7 @@ mod models {
         assert_eq!(seen.lock().unwrap().iter().copied().collect::<Vec<_>>(), [7, 8]);
     }
 
-    /// One scenario has some thousand executions, and each shard gets several parts. The other scenario has some
+    /// One scenario has some thousand executions, and each shard gets several parts. The second scenario has some
     /// hundred executions.
     #[test]
     fn shards_together_run_all_executions() {
@@ -129,7 +129,7 @@ mod models {
         let shard = |index| format!("{index}/3").parse().unwrap();
         let failed = |index| {
             let failure: Failure = run.explore_share(shard(index), 12).unwrap_err();
-            // Some executions pass before the model is split.
+            // Some executions pass before the model is split into parts.
             (failure.from.is_some(), run.story(&failure))
         };
         let failed = [0, 1, 2].map(failed);

@@ -2,9 +2,9 @@
 //!
 //! A scenario is too large for an exhaustive model: three or four threads, and tens of operations. PCT (Burckhardt et
 //! al., ASPLOS 2010) finds a bug that needs [`DEPTH`] ordered steps with a known probability. Random schedules find
-//! other bugs, without such a guarantee. Random and PCT schedules use fixed seeds, so that a failure repeats.
+//! other bugs than PCT, without such a guarantee. Random and PCT schedules use fixed seeds, so that a failure repeats.
 //!
-//! [`once`] runs the schedule of one seed. A simulation can derive its input from the same seed.
+//! [`once`] runs the schedule of one seed. A simulation can derive its input from the seed of `once`.
 
 pub use crate::execution::plant;
 #[doc(hidden)]
@@ -79,8 +79,8 @@ pub fn once(seed: u64, steps: usize, f: impl Fn() + Send + Sync + 'static) -> Re
     outcome.map(drop).map_err(|panic| text(&*panic).to_owned() + &place())
 }
 
-/// Makes the calling thread the only running thread, as in the child of a `fork`. The execution fails if this thread
-/// waits for another thread. The calling thread must finish with [`end`].
+/// Makes the calling thread the only running thread, as in the child of a `fork`. After `alone`, the execution fails if
+/// this thread waits for another thread. A thread that called `alone` must finish with [`end`].
 pub fn alone() {
     ALONE.set(Some(shuttle::current::me()));
 }
@@ -112,10 +112,10 @@ struct Named {
     begun: bool,
 }
 enum Kind {
-    /// Continues the current thread. With probability 1 in `n`, any other thread runs.
+    /// Continues the current thread. With probability 1 in `n`, another thread runs.
     Sticky(u64),
     /// PCT for an execution of unknown length: the thread with the highest priority runs. With probability 1 in `n`,
-    /// that thread gets the lowest priority.
+    /// the running thread gets the lowest priority.
     Priorities(u64, Vec<u64>),
 }
 
@@ -316,7 +316,7 @@ impl Schedules {
         });
         explore_share(name, self.0 * times, f, shard().unwrap_or(Shard::WHOLE));
     }
-    /// Asserts that the scenario detects a planted bug: see [`caught`]. A planted bug is tested by only one shard.
+    /// Asserts that the scenario detects a planted bug: see [`caught`]. Each planted bug is tested by only one shard.
     pub fn bug(
         self,
         bug: &'static str,

@@ -38,8 +38,8 @@ impl Shard {
         self.count
     }
 
-    /// Returns this shard's range of the items `0..total`. Adjacent items often share setup. Shard sizes differ by at
-    /// most one item.
+    /// Returns this shard's range of the items `0..total`. Adjacent items of work often share setup. Shard sizes differ
+    /// by at most one item.
     pub fn items(self, total: u64) -> Range<u64> {
         let at = |index: u64| (u128::from(total) * u128::from(index) / u128::from(self.count)) as u64;
         at(self.index)..at(self.index + 1)
@@ -251,10 +251,10 @@ impl Share {
     }
 }
 
-/// Joins the rows of all shards of models and schedules into the rows of a single run. Executions and schedules are
-/// added up.
+/// Joins the rows of all shards of models and schedules into the rows of a single run. Executions of a model, and
+/// schedules of a scenario, are added up.
 ///
-/// Some callers need all executions, and their row appears in every shard. The joined output has such a row once. A row
+/// If a caller needs all executions, its row appears in every shard. The joined output has such a row only once. A row
 /// may have a prefix with the name of its crate, as in `uslab-buddy | MODEL B1: ...`.
 ///
 /// # Errors
@@ -358,7 +358,7 @@ fn field<'r>(row: &'r str, name: &str) -> Option<&'r str> {
     row.split(" | ").find_map(|part| part.strip_prefix(name)?.strip_prefix(' '))
 }
 
-/// Removes the environment variables that models read. For a program whose models must run with defaults.
+/// Removes the environment variables that models read. `unset` is for a program whose models must run with defaults.
 pub fn unset(program: &mut std::process::Command) -> &mut std::process::Command {
     let settings =
         ["BOUND", "MODEL_ROWS", "OM", "OM_LIST", "REPLAY", "SCHEDULES", "SHARD", "STORY", "STORY_JSON"];

@@ -3,22 +3,22 @@
 //!
 //! loom explores a tree of executions. An execution is a *path* of choices: which thread runs next, and which value a
 //! load reads. loom's search (DPOR) is depth-first. An execution may show that another choice at an earlier place
-//! matters. The execution *requests* that choice. The tree is therefore not known before the search. The subtree below
-//! a place depends only on the choices above the place.
+//! matters. The execution *requests* that choice. The tree of executions is therefore not known before the search. The
+//! subtree below a place in the tree depends only on the choices above that place.
 //!
 //! **The parts.** A part is the subtree below a sequence of first choices. Initially the whole tree is the only part.
 //! The first execution of a part shows the requested choices, and from their number follows a size estimate. While
-//! there are too few parts, the largest part is split at its first place with several requested choices. Each requested
-//! choice becomes a part. All shards compute the same parts. Each of `n` shards then runs every `n`-th part, larger
-//! parts first.
+//! there are too few parts, the search splits the largest part at its first place with several requested choices. Each
+//! requested choice becomes a part. All shards compute the same parts. Each of `n` shards then runs every `n`-th part,
+//! larger parts first.
 //!
-//! **One part alone.** loom continues from a path that consists of the part's first choices. Choices on that path that
-//! belong to other parts are marked as visited, so that the search skips them.
+//! **One part alone.** loom continues from a path that consists of the part's first choices. Choices on the part's path
+//! that belong to other parts are marked as visited, so that the search skips them.
 //!
 //! **Late requests.** An execution inside a part may request a choice above the part that belongs to no part yet. The
-//! shard that notices the request runs the choice as a new part without a number. Several shards may notice one
-//! request. Each shard reports the part's name, so the join counts the part once. The parts together thus run exactly
-//! the executions of the whole model, and the counts add up.
+//! shard that notices a late request runs the choice as a new part without a number. Several shards may notice the same
+//! late request. Each shard reports the new part's name, so the join counts the part once. The parts together thus run
+//! exactly the executions of the whole model, and the counts add up.
 
 use crate::check::LIMIT;
 use crate::replay::{Failure, Run};
@@ -28,8 +28,8 @@ use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
-/// Number of executions between two checks for the end of a part. The number is small, because the last executions run
-/// twice.
+/// Number of executions between two checks for the end of a part. The number is small, because the last executions of a
+/// part run twice.
 const LEAST_BETWEEN: u64 = 16;
 const MOST_BETWEEN: u64 = 512;
 
@@ -202,7 +202,7 @@ impl Tree {
         late
     }
 
-    /// Splits a part after one of its executions. `path` is the next path. Returns the new parts.
+    /// Splits a part after one of its executions. `path` is loom's next path. Returns the new parts of the tree.
     fn split(&mut self, part: &[u8], path: &Value) -> Vec<Choices> {
         let entries = entries(path);
         let at = (part.len()..entries.len()).find(|at| asked(&entries[*at]).len() > 1);
@@ -220,8 +220,8 @@ impl Tree {
         new
     }
 
-    /// Estimates the number of executions of a part after its first execution. `path` is the next path. Each remaining
-    /// pre-emption may come at each place that has another choice.
+    /// Estimates the number of executions of a part after its first execution. `path` is loom's next path. Each
+    /// remaining pre-emption may come at each place with another choice.
     fn size(part: &[u8], path: &Value) -> f64 {
         let entries = entries(path);
         let others: usize = entries[part.len()..].iter().map(|entry| asked(entry).len() - 1).sum();
@@ -317,8 +317,8 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'st
                     (executions, from) = (executions + ran, Some(next));
                     stretch = (stretch * 2).min(MOST_BETWEEN);
                 }
-                // The part ended, or loom continued with a late request. Runs the last executions again without
-                // requests above the part, so that loom stops at the part's end.
+                // The part ended, or loom continued with a late request. The last executions run again without requests
+                // above the part, so that loom stops at the part's end.
                 next => {
                     let closed = from.as_ref().map(|from| closed(self.parsed(from), part).to_string());
                     let own = self.explore_from(closed, u64::MAX >> 1)?.0;

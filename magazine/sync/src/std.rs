@@ -21,7 +21,7 @@ pub fn relax() {
     std::thread::yield_now();
 }
 
-/// `std`'s futex mutex. A panic of the holder does not poison the mutex.
+/// `std`'s futex mutex. A panic of the mutex's holder does not poison the mutex.
 #[derive(Debug)]
 pub struct Mutex<T>(std::sync::Mutex<T>, LockRank, #[cfg(uslab_tsan)] Handover);
 
@@ -125,7 +125,7 @@ impl<T: Default> Default for Mutex<T> {
 impl<T> Drop for MutexGuard<'_, T> {
     #[inline(always)]
     fn drop(&mut self) {
-        // Release: pairs with the Acquire of the next guard. This thread still holds the lock at the store.
+        // Release: pairs with the Acquire of the next guard. This thread still holds the lock when it stores.
         self.handover.0.store(0, Ordering::Release);
     }
 }

@@ -6,7 +6,7 @@
 //!
 //! Acquiring and releasing a lock are steps of the trace. The trace numbers locks in the order of first use, and shows
 //! each lock's rank. The end of the trace lists the threads that still wait for a lock. Each access of an atomic is a
-//! step, with the value that was read or written. `STORY=told` omits these steps.
+//! step, with the value that was read or written. `STORY=told` omits the steps of atomics.
 
 use crate::rank::Rank;
 use core::panic::Location;
@@ -67,7 +67,7 @@ std::thread_local! {
 }
 
 /// Sets the function that returns a thread's role (such as a CPU) for the traces of this OS thread. The trace calls the
-/// function at each step of the running thread. The function takes no step of the model.
+/// role function at each step of the running thread. The role function takes no step of the model.
 pub fn roles(of: fn() -> String) {
     ROLES.set(Some(of));
 }
@@ -94,7 +94,7 @@ fn thread() -> String {
     id.trim_matches(|c: char| !c.is_ascii_digit()).to_owned()
 }
 
-/// Records a step of the running thread. [`tell!`](crate::tell) calls it.
+/// Records a step of the running thread. [`tell!`](crate::tell) calls `step`.
 pub fn step(did: String, watched: Option<Watched>) {
     let changes = STORY.with_borrow_mut(|story| {
         watched.map_or(vec![], |watched| {
@@ -115,7 +115,8 @@ fn record(did: String, changes: Vec<Change>) {
     STORY.with_borrow_mut(|story| story.steps.push(Step { thread, role, did, changes }));
 }
 
-/// Returns a short name for an address. Small numbers stay, and larger addresses are numbered by first use.
+/// Returns a short name for an address. Small numbers print as they are, and larger addresses are numbered by first
+/// use.
 pub fn name(of: NonNull<u8>) -> String {
     const PAGE: usize = 4096;
     let at = of.addr().get();
@@ -173,7 +174,7 @@ impl Atomic {
         Self { id: crate::unique(), made: Location::caller() }
     }
     /// Records that the running thread accessed this atomic. `did` describes the access, and `wrote` is the written
-    /// value. The call must directly follow the access.
+    /// value. The call of `tell` must directly follow the access.
     #[track_caller]
     pub(crate) fn tell(self, wrote: Option<impl Shown>, did: impl FnOnce(&str) -> String) {
         if !(listens() && ACCESSES.get()) {
@@ -260,7 +261,8 @@ impl Drop for Taken {
 }
 
 impl Story {
-    /// Returns the trace as JSON for the simulator's `uslab story`. The caller supplies the title and the end.
+    /// Returns the trace as JSON for the simulator's `uslab story`. The caller of `json` supplies the title and the
+    /// end.
     pub(crate) fn json(&self, title: &str, end: &str) -> Value {
         let change =
             |c: &Change| json!({ "thing": c.thing, "part": c.part, "before": c.before, "after": c.after });

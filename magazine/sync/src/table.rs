@@ -8,10 +8,10 @@
 /// - `planted`: the checker must detect each planted bug of the scenario.
 ///
 /// A scenario has one line per checker that runs it, with `loom` first. A checker's line has the printed name of the
-/// scenario, the kind of run, and the scenario's function. The name begins with the properties that the scenario
-/// checks. A `bug` line has the text of the `planted!` call, the broken property, and a part of the expected message.
-/// `#[cfg(loom)]` in front of a `bug` line restricts the line to one checker. `Bound`, `Model` and `Schedules` need no
-/// import.
+/// scenario, the kind of run, and the scenario's function. The printed name begins with the properties that the
+/// scenario checks. A `bug` line has the text of the `planted!` call, the broken property, and a part of the expected
+/// message. `#[cfg(loom)]` in front of a `bug` line restricts the line to one checker. `Bound`, `Model` and `Schedules`
+/// need no import.
 ///
 /// ```text
 /// uslab_sync::scenarios! {
@@ -25,8 +25,8 @@
 /// ```
 ///
 /// The kind of run is any value with a method `run(name, function)`, such as a `Model`. Each later line of a scenario
-/// calls another method of that value, with the function as the last argument. `Model` and `Schedules` have the method
-/// `bug`.
+/// calls another method of the kind of run, with the function as the last argument. `Model` and `Schedules` have the
+/// method `bug`.
 #[macro_export]
 macro_rules! scenarios {
     ($($(#[$doc:meta])* $name:ident { $($entry:tt)* })+) => { $(

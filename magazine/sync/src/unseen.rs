@@ -1,5 +1,5 @@
 //! `std`'s atomics under all builds, also under a checker. In checker builds, these atomics are for `static`s that
-//! outlive an execution. No checker tracks them.
+//! outlive an execution. No checker tracks the atomics of this module.
 
 use crate::Ordering;
 use std::sync::atomic as a;
@@ -39,7 +39,7 @@ macro_rules! atomics {
             ) -> Result<$value, $value> {
                 self.0.compare_exchange(current, new, success, failure)
             }
-            /// Compares and exchanges, like `std`'s atomic. The exchange may fail spuriously.
+            /// Compares and exchanges, like `std`'s atomic, but may fail spuriously.
             #[inline(always)]
             pub fn compare_exchange_weak(
                 &self, current: $value, new: $value, success: Ordering, failure: Ordering,

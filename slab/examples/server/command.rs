@@ -26,7 +26,7 @@ impl From<OutOfMemory> for NotIncreased {
 const OUT_OF_MEMORY: &str = "OOM command not allowed when used memory > 'maxmemory'";
 const NO_NUMBER: &str = "ERR value is not an integer or out of range";
 
-/// Replies `OK`, or an error if memory is short. The connection stays open.
+/// Replies `OK`, or an error if memory is short. The client's connection stays open.
 fn done<A: Allocator>(result: Result<(), OutOfMemory>, replies: &mut Replies<'_, A>) -> Replied {
     match result {
         Ok(()) => replies.status("OK"),
@@ -66,7 +66,7 @@ pub(crate) fn execute<M: Memory>(
             }
             Ok(())
         }
-        // Keys are set one by one. If memory runs out, the earlier keys are set.
+        // Keys are set one by one. If memory runs out, the keys before stay set.
         (b"MSET", 3..) if !request.len().is_multiple_of(2) => {
             let mut pairs = (1..request.len()).step_by(2);
             done(pairs.try_for_each(|at| store.set(&request[at], &request[at + 1])), replies)
@@ -82,7 +82,7 @@ pub(crate) fn execute<M: Memory>(
         (b"INFO", 2) if request[1].eq_ignore_ascii_case(b"slabinfo") => {
             replies.string(Some(store.memory().slabinfo().as_bytes()))
         }
-        // The server saves nothing. Load generators query this setting and print it.
+        // The server saves nothing. Load generators query the `save` setting and print it.
         (b"CONFIG", 3) if request[1].eq_ignore_ascii_case(b"get") => {
             let value: &[u8] = match &request[2] {
                 b"save" => b"",

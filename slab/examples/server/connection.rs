@@ -13,8 +13,8 @@ use tokio::net::{TcpListener, TcpStream};
 /// Number of reply bytes after which the replies are sent before the next request is executed.
 const ENOUGH: usize = 32 << 10;
 
-/// State of a client. An idle connection has no buffers. The buffers of an idle connection are allocated with its next
-/// request.
+/// State of a client. An idle connection has no buffers for requests and replies. A connection's buffers are allocated
+/// with its next request.
 pub(crate) struct Connection<M: Memory> {
     parser: Parser<M::Bytes>,
     input: Option<M::Object<Buffer<M::Bytes>>>,

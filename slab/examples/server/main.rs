@@ -35,7 +35,7 @@ use tokio::net::TcpListener;
 use uslab::Config;
 use uslab::debug::flags::DebugRules;
 
-/// A key-value server on object caches. It speaks the protocol of Redis, has no passwords and saves nothing.
+/// A key-value server on object caches. The server speaks the protocol of Redis, has no passwords and saves nothing.
 #[derive(Debug, Parser)]
 struct Options {
     /// Address and port; port 0 is any free one
@@ -111,7 +111,7 @@ fn run<M: Memory>(memory: M, options: &Options) -> Result<(), Box<dyn Error>> {
         let bound = TcpListener::bind(options.listen).await;
         let listener = bound.map_err(|error| format!("--listen {}: {error}", options.listen))?;
         writeln!(std::io::stdout(), "listening on {}", listener.local_addr()?)?;
-        // A worker accepts clients. This thread only waits.
+        // A worker accepts clients. The main thread only waits.
         Ok(tokio::spawn(connection::accept(store, listener)).await?)
     })
 }

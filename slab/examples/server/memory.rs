@@ -24,7 +24,7 @@ pub(crate) trait Memory: Copy + Send + Sync + 'static {
     /// Allocates an entry without key and value.
     fn entry(self) -> Result<Self::Object<Entry<Self::Bytes>>, AllocError>;
     fn buffer(self) -> Result<Self::Object<Buffer<Self::Bytes>>, AllocError>;
-    /// Allocates a connection that has received nothing. Waits if the limit is reached.
+    /// Allocates a connection that has received nothing. If the limit of connections is reached, `connection` waits.
     fn connection(self) -> impl Future<Output = Result<Self::Object<Connection<Self>>, AllocError>> + Send;
 
     /// Lines for the `INFO` command: a name, a colon, and numbers.
@@ -35,8 +35,8 @@ pub(crate) trait Memory: Copy + Send + Sync + 'static {
     fn heaps(self) -> Vec<(&'static str, Info)>;
 }
 
-/// The memory source that uses `Box`. `Box` has no limit. If the program's allocator has no memory for an object, the
-/// program aborts.
+/// The memory source that uses `Box`. Objects in `Box` have no limit. If the program's allocator has no memory for an
+/// object, the program aborts.
 #[derive(Clone, Copy)]
 pub(crate) struct Heap;
 
@@ -71,8 +71,8 @@ impl Memory for Heap {
 /// decommitted some intervals later.
 const REAP_EVERY: Duration = Duration::from_millis(500);
 
-/// Object caches on two subsystems. The limit only applies to the data, so at the limit clients can still connect, get
-/// the error, and delete a key. The caches live as long as the process.
+/// Object caches on two subsystems. The limit only applies to the data, so clients at the limit can still connect, get
+/// the error, and delete a key. The server's caches live as long as the process.
 pub(crate) struct Caches {
     data: Subsystem,
     clients: Subsystem,

@@ -61,8 +61,8 @@ pub(crate) async fn serve(listener: TcpListener, registry: Registry) {
     }
 }
 
-/// Sends the metrics page, whatever the request. The request is read to its end first, because closing with unread
-/// bytes would reset the connection.
+/// Sends the metrics page, whatever the request. The request is read to its end first, because closing a socket with
+/// unread bytes would reset the connection.
 async fn answer(mut stream: TcpStream, registry: Arc<Registry>) -> io::Result<()> {
     let mut request = Vec::new();
     while !request.ends_with(b"\r\n\r\n") {

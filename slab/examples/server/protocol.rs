@@ -58,7 +58,7 @@ impl From<Malformed> for Failure {
     }
 }
 
-/// A parser of requests that arrive in pieces. The parser continues at the end of the last piece.
+/// A parser of requests that arrive in pieces. The parser continues where the last piece ended.
 pub(crate) struct Parser<A: Allocator> {
     /// Ranges of the arguments, relative to the start of the request.
     arguments: Vec<Range<usize>, A>,
@@ -90,7 +90,7 @@ impl<A: Allocator> Parser<A> {
     }
 
     /// Parses the request at the start of `bytes`. Returns `None` until the request is complete. Call
-    /// [`reset`](Self::reset) after the request was answered. Before `reset`, `bytes` must begin with the same request.
+    /// [`reset`](Self::reset) after the request was answered. Until `reset`, `bytes` must begin with the same request.
     ///
     /// # Errors
     /// Returns an error if the bytes are not a request, or if memory is short.
@@ -210,7 +210,7 @@ impl Index<usize> for Request<'_> {
     }
 }
 
-/// Result of writing a reply. If memory is short, the reply and the connection are lost.
+/// Result of writing a reply. If memory is short, the reply is lost and the connection ends.
 pub(crate) type Replied = Result<(), OutOfMemory>;
 
 pub(crate) struct Replies<'o, A: Allocator>(pub(crate) &'o mut Buffer<A>);
@@ -233,7 +233,7 @@ impl<A: Allocator> Replies<'_, A> {
         self.push(word.as_bytes())?;
         self.push(b"\r\n")
     }
-    /// Writes an error: its kind in capitals, and a sentence. Characters that would break the line are omitted.
+    /// Writes an error: its kind in capitals, and a sentence. Characters that would break the reply's line are omitted.
     pub(crate) fn error(&mut self, text: impl fmt::Display) -> Replied {
         let mut line = format!("-{text}");
         line.retain(|c| !c.is_control());

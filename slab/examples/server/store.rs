@@ -84,7 +84,7 @@ impl<M: Memory> Store<M> {
     /// Sets the value of `key` to the result of `change` on its old value.
     ///
     /// # Errors
-    /// Returns the errors of `change`, or an error if memory is short. After an error, nothing has changed.
+    /// Returns the errors of `change`, or an error if memory is short. If `update` fails, nothing has changed.
     pub(crate) fn update<V: AsRef<[u8]>, E: From<OutOfMemory>>(
         &self,
         key: &[u8],

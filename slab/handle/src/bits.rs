@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Invariant: the generation is not 0. No handle is the word 0, so `Option<Handle>` has the size of a handle. The price
-//! is one generation: 8 bits count 255 lives of a slot, not 256.
+//! of a non-zero generation is one life: 8 bits count 255 lives of a slot, not 256.
 
 use core::fmt;
 use core::hash::Hash;
@@ -83,14 +83,14 @@ pub(super) mod sealed {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Handle<W: Word = u64, const GENERATION_BITS: u32 = 32>(W::NonZero);
 
-/// 16,777,216 slots of 255 lives: the layout of the tutorial "Memory Allocators from Scratch".
+/// Handles of 16,777,216 slots with 255 lives each, the layout of the tutorial "Memory Allocators from Scratch".
 pub type Handle24x8 = Handle<u32, 8>;
-/// 1,048,576 slots of 4,095 lives: EnTT's default entity.
+/// Handles of 1,048,576 slots with 4,095 lives each, like EnTT's default entity.
 pub type Handle20x12 = Handle<u32, 12>;
-/// 65,536 slots of 65,535 lives.
+/// Handles of 65,536 slots with 65,535 lives each.
 pub type Handle16x16 = Handle<u32, 16>;
-/// 4,294,967,296 slots of 4,294,967,295 lives: Bevy's entity. One slot that is reused every microsecond lasts for 72
-/// minutes.
+/// Handles of 4,294,967,296 slots with 4,294,967,295 lives each, like Bevy's entity. One slot that is reused every
+/// microsecond lasts for 72 minutes.
 pub type Handle32x32 = Handle<u64, 32>;
 
 impl<W: Word, const GENERATION_BITS: u32> Handle<W, GENERATION_BITS> {
@@ -105,8 +105,8 @@ impl<W: Word, const GENERATION_BITS: u32> Handle<W, GENERATION_BITS> {
     /// The last generation: the number of handles that one slot can have, one after the other.
     pub const LAST_GENERATION: u32 = u32::MAX >> (32 - GENERATION_BITS);
 
-    /// Makes the handle of a slot and a generation. Returns `None` if they do not fit into the bits, or if the
-    /// generation is 0.
+    /// Makes the handle of a slot and a generation. Returns `None` if slot and generation do not fit into the bits, or
+    /// if the generation is 0.
     pub fn new(index: u32, generation: u32) -> Option<Self> {
         let fits = u64::from(index) < Self::SLOTS && generation <= Self::LAST_GENERATION;
         if fits { Self::from_bits(pack::<W, GENERATION_BITS>(index, generation)) } else { None }

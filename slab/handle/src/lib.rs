@@ -1,9 +1,9 @@
 //! Handles: small values that name an object, and can be checked for staleness.
 //!
 //! A pointer names an address. After the object is freed and the address reused, an old pointer leads to another
-//! object, undetected. A handle is an index and a *generation*, which counts the lives of the slot. The handle is valid
-//! if and only if the slot is in that life. A handle is a plain value (`Copy`, `Send`, `Sync`, 4 or 8 bytes) without a
-//! reference count. A stale handle yields `None` instead of another object.
+//! object, undetected. A handle is an index and a *generation*, which counts the lives of the slot. A handle is valid
+//! if and only if its slot is in the life with that generation. A handle is a plain value (`Copy`, `Send`, `Sync`, 4 or
+//! 8 bytes) without a reference count. A stale handle yields `None` instead of another object.
 //!
 //! | type | place of the values | moved by a free | iterates over | use |
 //! |---|---|---|---|---|
@@ -17,9 +17,9 @@
 //! # When the generation wraps
 //!
 //! With `g` bits of generation, a slot has 2^g - 1 lives. After its last life, the slot retires or wraps, depending on
-//! the [`WrapPolicy`]. By default it retires: a stale handle is never valid again, and the slot's memory is lost. If it
-//! wraps, a handle from 2^g - 1 lives ago names another object. Tables reuse the most recently freed slot, so a
-//! frequently used slot wears out first. At a million frees per second in one slot, 8 bits last 0.3 milliseconds, 12
+//! the [`WrapPolicy`]. By default a slot retires: a stale handle is never valid again, and the slot's memory is lost.
+//! If a slot wraps, a handle from 2^g - 1 lives ago names another object. Tables reuse the most recently freed slot, so
+//! a frequently used slot wears out first. At a million frees per second in one slot, 8 bits last 0.3 milliseconds, 12
 //! bits 4 milliseconds, 16 bits 66 milliseconds, and 32 bits 72 minutes. With 8 bits, retiring costs a slot for each
 //! 255 frees. Use [`Handle32x32`] if frees never end.
 //!

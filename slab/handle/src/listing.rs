@@ -3,8 +3,8 @@
 //! The listing in the tutorial "Memory Allocators from Scratch" counts a slot's lives in 32 bits and packs 8 of them
 //! into a handle. The tutorial says that after 256 frees a stale handle is mistaken for a new one. The tutorial is
 //! wrong: after 256 frees, the slot's count is 256 and a new handle has generation 0, so *every* handle of the slot is
-//! stale from the start. The tutorial would be right if the slot also counted in 8 bits. A slot that retires has
-//! neither problem.
+//! stale from the start. The tutorial would be right if the slot also counted in 8 bits. A slot that retires is neither
+//! lost in use nor mistaken.
 
 use super::{HandleTable, WrapPolicy};
 
@@ -49,7 +49,8 @@ fn a_slot_that_counts_in_more_bits_than_its_handles_is_dead_after_256_frees() {
         assert!(slot.free(handle));
     }
     assert_eq!(slot.generation, 256);
-    // The slot is in use, but unreachable and thus lost. The old handle is *not* mistaken for the new handle.
+    // The slot is in use, but unreachable and thus lost. The old handle is *not* mistaken for the new handle of the
+    // slot.
     for _ in 0..1000 {
         let handle = slot.spawn();
         assert_eq!(handle, first, "the same bits");

@@ -36,7 +36,8 @@ impl<T> PackedArray<T> {
     pub const fn new() -> Self {
         Self(Vec::new())
     }
-    /// Appends `value` and returns its index, which is valid until the next free. Cost: O(1). Growth moves all values.
+    /// Appends `value` and returns its index, which is valid until the next free. Cost: O(1). When the array grows, all
+    /// values move.
     ///
     /// # Errors
     /// Returns an error and drops `value` if memory is short.
@@ -96,7 +97,7 @@ mod tests {
         let mut array = PackedArray::new();
         (0..4).for_each(|i| assert_eq!(array.alloc(i), Ok(i)));
         assert_eq!((array.free(0), array.as_slice()), (Some(0), &[3, 1, 2][..]));
-        // Freeing the last value moves nothing.
+        // Freeing the last value of the array moves nothing.
         assert_eq!((array.free(2), array.as_slice()), (Some(2), &[3, 1][..]));
         assert_eq!((array.free(2), array.len()), (None, 2));
         assert_eq!((array.free(0), array.free(0), array.free(0)), (Some(3), Some(1), None));

@@ -1,10 +1,10 @@
 //! Saving and loading data with handles, which do not outlive their table.
 //!
-//! A loaded object gets any free slot, in any generation. A handle that was saved as a number is then stale. Worse, it
-//! may be valid for another object: the first object of every table has index 0 and generation 1. A handle from the
-//! network has the same problem. Instead, save *stable ids* such as a name, a serial number or a UUID. [`StableIds`]
-//! translates between ids and handles. To reject an old handle that is used by mistake, the new table begins at a
-//! [generation](super::Generations) that the old table had not reached
+//! A loaded object gets any free slot, in any generation. A handle that was saved as a number is stale after the load.
+//! A saved handle may even be valid for another object: the first object of every table has index 0 and generation 1. A
+//! handle from the network may be wrong in the same ways. Programs should save *stable ids* instead, such as a name, a
+//! serial number or a UUID. [`StableIds`] translates between ids and handles. To reject an old handle that is used by
+//! mistake, the new table begins at a [generation](super::Generations) that the old table had not reached
 //! ([`fresh_generation`](super::HandleTable::fresh_generation)).
 //!
 //! ```

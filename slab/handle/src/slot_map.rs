@@ -14,9 +14,8 @@
 //! Invariant: for each valid handle `h`, `sparse_to_dense[h.index()]` is the place of `h`'s value, and
 //! `dense_to_sparse` at that place is `h`. The map has as many values as valid handles.
 //!
-//! The slot map is act 6 of "Arena pools: from naive pool to slot map". Allan Deutsch proposed it for C++ as
-//! `std::slot_map` (P0661, 2017). The names of these sources, and of the `slotmap` crate, with which the tests compare,
-//! are doc aliases.
+//! The slot map is act 6 of "Arena pools: from naive pool to slot map". Allan Deutsch proposed the slot map for C++ as
+//! `std::slot_map` (P0661, 2017). The names in these sources and in the `slotmap` crate are doc aliases.
 
 use super::bits::{Handle, Word};
 use super::error::HandleError;
@@ -39,8 +38,8 @@ use alloc::vec::Vec;
 /// # Ok::<(), uslab_handle::HandleError>(())
 /// ```
 ///
-/// Overhead of a value: a handle, and for each slot that was ever in use a word and 4 bytes. The overhead is 20 bytes
-/// with handles of 64 bits, and 12 bytes with handles of 32 bits.
+/// Overhead of a value: a handle, and for each slot that was ever in use a word and 4 bytes. Handles of 64 bits cost 20
+/// bytes per value, and handles of 32 bits cost 12 bytes.
 #[doc(alias = "DenseSlotMap")]
 #[derive(Clone, Debug)]
 pub struct SlotMap<T, W: Word = u64, const GENERATION_BITS: u32 = 32> {
@@ -53,7 +52,7 @@ pub struct SlotMap<T, W: Word = u64, const GENERATION_BITS: u32 = 32> {
 }
 
 impl<T, W: Word, const GENERATION_BITS: u32> SlotMap<T, W, GENERATION_BITS> {
-    /// Makes an empty map that retires slots whose generations are used up. The new map takes no memory.
+    /// Makes an empty map that retires slots whose generations are used up. A new map takes no memory.
     pub fn new() -> Self {
         Self::with(Generations::default())
     }
@@ -67,11 +66,11 @@ impl<T, W: Word, const GENERATION_BITS: u32> SlotMap<T, W, GENERATION_BITS> {
         }
     }
 
-    /// Appends `value` and returns its handle. Cost: O(1). Growth moves all values.
+    /// Appends `value` and returns its handle. Cost: O(1). When the map grows, all values move.
     ///
     /// # Errors
-    /// Returns an error and drops `value` if no index is left, or if memory is short. [`alloc_with`](Self::alloc_with)
-    /// does not make the value before the check.
+    /// Returns an error and drops `value` if no index is left, or if memory is short. Unlike `alloc`,
+    /// [`alloc_with`](Self::alloc_with) makes the value only after the check.
     #[doc(alias("insert", "spawn"))]
     pub fn alloc(&mut self, value: T) -> Result<Handle<W, GENERATION_BITS>, HandleError> {
         self.alloc_with(|_| value)
@@ -216,10 +215,10 @@ mod tests {
         assert_eq!((&*map.sparse_to_dense, sparse(&map)), (&[0, 1, 2][..], vec![0, 1, 2]));
         assert_eq!(map.free(b), Some('B'));
         assert_eq!(map.as_slice(), ['A', 'C']);
-        // C's entry is now 1, and its reverse entry agrees. B's entry is meaningless.
+        // The sparse entry of C is now 1, and its reverse entry agrees. The sparse entry of B is meaningless.
         assert_eq!((map.sparse_to_dense[0], map.sparse_to_dense[2], sparse(&map)), (0, 1, vec![0, 2]));
         assert_eq!([a, b, c].map(|handle| map.get(handle).copied()), [Some('A'), None, Some('C')]);
-        // D gets B's index, in its next generation, and the place behind C.
+        // Value D gets B's index, in its next generation, and the place behind C.
         let d = map.alloc('D').unwrap();
         assert_eq!((d.index(), d.generation(), b.generation()), (1, 2, 1));
         assert_eq!((&*map.sparse_to_dense, sparse(&map)), (&[0, 2, 1][..], vec![0, 2, 1]));

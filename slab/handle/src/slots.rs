@@ -8,12 +8,13 @@
 //!
 //! * The word of a slot in use equals its handle, so a handle is checked by one load and one comparison.
 //! * The word of any other slot has another slot's index: the index of the next free slot, or an arbitrary index (in
-//!   the last free slot and in retired slots). The word of a free slot equals no handle of the slot. The word's
-//!   generation is the slot's next generation.
+//!   the last free slot and in retired slots). The word of a free slot equals no handle of the slot. The generation in
+//!   that word is the slot's next generation.
 //!
 //! The list inside the array is EnTT's (Caini, "ECS back and forth", part 3: why you don't need to store deleted
-//! entities, 2019). The list is last in, first out, so that the reused slot is still in the CPU's cache. A queue would
-//! spread the generations over all slots, as in Frykholm, "Managing Decoupling Part 4: The ID Lookup Table", 2011.
+//! entities, 2019). The list of free slots is last in, first out, so that the reused slot is still in the CPU's cache.
+//! A queue of free slots would spread the generations over all slots, as in Frykholm, "Managing Decoupling Part 4: The
+//! ID Lookup Table", 2011.
 
 use super::bits::{Handle, Word, generation_of, index_of, pack};
 use super::error::HandleError;
@@ -39,8 +40,8 @@ pub enum WrapPolicy {
     /// memory.
     #[default]
     Retire,
-    /// The slot begins at generation 1 again. A handle from [`Handle::LAST_GENERATION`] lives ago is valid again, and
-    /// names another object (the ABA problem).
+    /// The slot begins at generation 1 again. After the slot wraps, a handle from [`Handle::LAST_GENERATION`] lives ago
+    /// is valid again, and names another object (the ABA problem).
     Wrap,
 }
 
@@ -64,7 +65,7 @@ pub struct Generations {
     /// handles of an earlier table: see [`remap`](super::remap). Above the last generation a slot has no generation, or
     /// generation 1 with [`Wrap`](WrapPolicy::Wrap).
     pub first: u32,
-    /// Policy after the last generation.
+    /// The policy for a slot whose last generation was freed.
     pub policy: WrapPolicy,
 }
 
@@ -191,7 +192,7 @@ impl<W: Word, const G: u32> Slots<W, G> {
         (handle.index() as usize == index).then_some(handle)
     }
     /// Returns a generation above all handles so far, also of earlier tables, and above the next generations of free
-    /// slots. Returns `None` if the last generation is reached.
+    /// slots. Returns `None` if that would exceed the last generation.
     pub(super) fn fresh_generation(&self) -> Option<u32> {
         let used = self.words.iter().map(|word| generation_of::<W, G>(*word));
         self.generations.fresh(used, Handle::<W, G>::LAST_GENERATION)
@@ -230,7 +231,7 @@ mod tests {
             }
         }
         assert_eq!(slots.len(), 0);
-        // Slots are reused last in, first out, each in its second life. After that, no slot is left.
+        // Slots are reused last in, first out, each in its second life. After four allocations, no slot is left.
         let again = [(); 4].map(|()| alloc(&mut slots).unwrap());
         assert_eq!(again.map(Handle::index), [3, 2, 1, 0]);
         assert_eq!(again.map(Handle::generation), [2; 4]);

@@ -7,9 +7,10 @@
 //!
 //! The generations are in a separate array. Rejecting a stale handle takes one load, with sixteen 4-byte words in a
 //! cache line, whatever the size of the values. In the tutorial "Memory Allocators from Scratch", the generation is
-//! behind the value, so a check of a large value loads a line with no other useful data. A test shows the addresses.
-//! For small live values, that layout is better, with one line instead of two: 5 ns against 10 ns in
-//! `benches/handles.rs`, with 100,000 values of 64 bytes. Growth may move values, and handles stay valid.
+//! behind the value, so a check of a large value loads a line with no other useful data. A test of this module prints
+//! the addresses of both layouts. For small live values, a generation behind the value is better, with one line instead
+//! of two: 5 ns against 10 ns in `benches/handles.rs`, with 100,000 values of 64 bytes. Growth may move values, and
+//! handles stay valid.
 
 use super::bits::{Handle, Word};
 use super::error::HandleError;
@@ -39,7 +40,7 @@ pub struct HandleTable<T, W: Word = u64, const GENERATION_BITS: u32 = 32> {
 }
 
 impl<T, W: Word, const GENERATION_BITS: u32> HandleTable<T, W, GENERATION_BITS> {
-    /// Makes an empty table that retires slots whose generations are used up. The new table takes no memory.
+    /// Makes an empty table that retires slots whose generations are used up. A new table takes no memory.
     pub fn new() -> Self {
         Self::with(Generations::default())
     }
@@ -48,11 +49,11 @@ impl<T, W: Word, const GENERATION_BITS: u32> HandleTable<T, W, GENERATION_BITS> 
         Self { slots: Slots::new(generations.into()), values: Vec::new() }
     }
 
-    /// Stores `value` and returns its handle. Cost: O(1). Growth moves all values.
+    /// Stores `value` and returns its handle. Cost: O(1). When the table grows, all values move.
     ///
     /// # Errors
-    /// Returns an error and drops `value` if no index is left, or if memory is short. [`alloc_with`](Self::alloc_with)
-    /// does not make the value before the check.
+    /// Returns an error and drops `value` if no index is left, or if memory is short. Unlike `alloc`,
+    /// [`alloc_with`](Self::alloc_with) makes the value only after the check.
     #[doc(alias("insert", "spawn"))]
     pub fn alloc(&mut self, value: T) -> Result<Handle<W, GENERATION_BITS>, HandleError> {
         self.alloc_with(|_| value)
@@ -151,8 +152,8 @@ impl<T, W: Word, const GENERATION_BITS: u32> HandleTable<T, W, GENERATION_BITS> 
         self.slots.retired()
     }
     /// Returns a generation for the table that [succeeds this table](super::remap). The returned generation is above
-    /// all handles so far and above the next generations of free slots. Returns `None` if the last generation is
-    /// reached. The result is meaningless after slots have wrapped. Cost: reads every slot.
+    /// all handles so far and above the next generations of free slots. Returns `None` if that would exceed the last
+    /// generation. After slots have wrapped, the returned generation is meaningless. Cost: reads every slot.
     pub fn fresh_generation(&self) -> Option<u32> {
         self.slots.fresh_generation()
     }

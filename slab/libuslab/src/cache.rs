@@ -80,7 +80,7 @@ unsafe fn say(error: *mut c_int, code: Code) {
     }
 }
 
-/// The options of a cache: `struct uslab_cache_options`. A struct of zeros is valid.
+/// The options of a cache: `struct uslab_cache_options`. An all-zero struct is valid.
 #[repr(C)]
 #[derive(Debug)]
 pub struct UslabCacheOptions {
@@ -236,8 +236,8 @@ pub unsafe extern "C" fn uslab_cache_create(
 }
 
 /// # Safety
-/// `cache` must be null or come from [`uslab_cache_create`]. No thread may use it during the call, or after a success.
-/// No function of the cache may call `uslab_cache_destroy`.
+/// `cache` must be null or come from [`uslab_cache_create`]. No thread may use the cache during the call, or after a
+/// success. No function of the cache may call `uslab_cache_destroy`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uslab_cache_destroy(cache: *mut UslabCache) -> c_int {
     if cache.is_null() {
@@ -291,8 +291,8 @@ unsafe fn failed(why: AllocError, error: *mut c_int) -> *mut c_void {
 }
 
 /// # Safety
-/// `cache` must come from [`uslab_cache_create`] and not be destroyed. `error` must be null or writable. A success does
-/// not write it.
+/// `cache` must come from [`uslab_cache_create`] and not be destroyed. `error` must be null or writable. A successful
+/// allocation does not write `error`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uslab_cache_alloc(cache: *const UslabCache, error: *mut c_int) -> *mut c_void {
     // SAFETY: the cache exists, and `error` is null or writable, by this function's contract.

@@ -1,13 +1,15 @@
 //! Callbacks of a C program's cache, and the end of their use.
 //!
 //! A thread that frees memory runs destructors, and a thread that is short of memory runs shrinkers. Any thread of the
-//! program may do so, even while another thread destroys the cache. `uslab_cache_destroy` guarantees that no callback
-//! runs after it has returned. The program may then free the data that its functions use. `uslab_cache_destroy` waits
-//! for all threads that still have the cache. Each such thread keeps these [`Callbacks`] alive by an `Arc`.
+//! program may run callbacks, even while another thread destroys the cache. `uslab_cache_destroy` guarantees that no
+//! callback runs after it has returned. After that, the program may free the data that its functions use.
+//! `uslab_cache_destroy` waits for all threads that still have the cache. Each thread that has the cache keeps these
+//! [`Callbacks`] alive by an `Arc`.
 //!
-//! In the child of a fork, some of these threads do not exist, and the wait would never end. In the child, the [`Gate`]
-//! decides. The gate counts the threads inside a callback, and starts anew with each fork. Objects that such a thread
-//! was processing are lost to the child, and their destructors do not run.
+//! In the child of a fork, some threads that have the cache do not exist, and the wait would never end. In the child,
+//! the [`Gate`] decides whether callbacks still run. The gate counts the threads inside a callback, and starts anew
+//! with each fork. Objects that a missing thread was processing are lost to the child, and their destructors do not
+//! run.
 
 use core::ffi::{c_int, c_void};
 use core::fmt;
@@ -46,12 +48,12 @@ fn here(word: u64, forks: u64) -> u64 {
 }
 
 impl Gate {
-    /// Changes the word to the result of `to`. Returns `false` if the result is `None`.
+    /// Changes the word to the result of `to`. Returns `false` if `to` returns `None`.
     fn change(&self, to: impl Fn(u64) -> Option<u64>) -> bool {
         let mut word = self.0.load(Relaxed);
         while let Some(next) = to(word) {
             // Acquire and Release: pair with other changes and with `close`. Either `close` sees that a thread is
-            // inside, or that thread sees that the gate is closed. A finished call happens before `close` returns.
+            // inside, or the thread sees that the gate is closed. A finished call happens before `close` returns.
             match self.0.compare_exchange_weak(word, next, AcqRel, Relaxed) {
                 Ok(_) => return true,
                 Err(now) => word = now,
@@ -88,7 +90,7 @@ extern "C" fn aborting<R>(call: impl FnOnce() -> R) -> R {
     call()
 }
 
-/// Waits briefly. Callbacks are short, and waiting for them is rare.
+/// Waits briefly. Callbacks are short, and waiting for a callback is rare.
 fn pause() {
     std::thread::sleep(Duration::from_micros(100));
 }

@@ -1,8 +1,8 @@
 //! C++'s `operator new` and `operator delete`. A `delete` with a size need not look up the size, and a `new` is one
 //! call.
 //!
-//! A program may replace some forms of `new` and `delete`. C++ requires that other forms then call the replaced forms.
-//! `delete` with a size calls `delete` without a size, and array forms call object forms. Each form therefore first
+//! A program may replace some forms of `new` and `delete`. If a form is replaced, C++ requires that other forms call
+//! it. `delete` with a size calls `delete` without a size, and array forms call object forms. Each form therefore first
 //! checks whether the form that it should call belongs to this library.
 //!
 //! The forms with `std::nothrow` stay in C++'s library, and call the forms of this library. After a failure, the
@@ -87,7 +87,7 @@ fn find_symbol(within: *mut c_void, name: &CStr) -> Option<NonNull<c_void>> {
 }
 
 /// Returns `true` if an address is in this library. `dladdr` would visit all symbols of the library at each start of a
-/// program. The address of a function with one of these names would be the program's.
+/// program. If the program replaced a function, its address would be in the program.
 fn is_in_this_library(address: *const c_void) -> bool {
     // The linker makes these symbols: the first mapped byte of the library, and its end.
     unsafe extern "C" {

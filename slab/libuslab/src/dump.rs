@@ -10,8 +10,8 @@
 //!
 //! * Without the option `dump`, there is no thread and no handler.
 //! * The signal stays the program's: a handler that the program installs replaces this handler. A handler that exists
-//!   at the start is left alone, and so is an ignored signal. The handler is therefore installed before `main`, and
-//!   never again.
+//!   at the start stays installed, and an ignored signal stays ignored. The library therefore installs its handler
+//!   before `main`, and never again.
 //! * The thread takes no signals, so no handler of the program runs on it.
 //! * A file is replaced atomically, so a reader finds a whole dump. A link, a pipe or a device is written directly.
 //! * A heap profile has addresses and no symbols, and is written as it is made. A dump of 500 stacks takes 1 MiB.
@@ -43,8 +43,8 @@ static LOADED: extern "C" fn() = loaded;
 /// Mean number of allocations per sample of the guard. `slab/book/src/harden.md` has the cost.
 const GUARD_EVERY: u32 = 500_000;
 
-/// Semaphore that counts requested dumps. A semaphore, not an `eventfd` or a pipe, because programs close descriptors
-/// that they do not know.
+/// Semaphore that counts requested dumps. It is a semaphore, not an `eventfd` or a pipe, because programs close
+/// descriptors that they do not know.
 static mut WANTED: MaybeUninit<libc::sem_t> = MaybeUninit::uninit();
 
 fn wanted() -> *mut libc::sem_t {
@@ -118,7 +118,7 @@ fn run(dump: Dump) {
     let _own = OwnThread::begin();
     let mut number = 1_u64;
     loop {
-        // SAFETY: the semaphore was initialised before this thread started. A clock that fails leaves a time in the
+        // SAFETY: the semaphore was initialised before this thread started. If the clock fails, the time is in the
         // past.
         let woken = unsafe {
             let mut until = core::mem::zeroed::<libc::timespec>();
@@ -179,7 +179,7 @@ fn write(file: &Path) -> Result<()> {
 /// Base address of the file that has this code.
 fn begin(code: *const ()) -> Option<*mut core::ffi::c_void> {
     let mut info = MaybeUninit::<libc::Dl_info>::zeroed();
-    // SAFETY: `dladdr` writes the description of an address, or nothing. All zeros is a valid description.
+    // SAFETY: `dladdr` writes the description of an address, or nothing. An all-zero description is valid.
     let (found, info) = unsafe { (libc::dladdr(code.cast(), info.as_mut_ptr()), info.assume_init()) };
     (found != 0).then_some(info.dli_fbase)
 }

@@ -7,9 +7,9 @@
 //!
 //! The library has all functions of the C library that allocate, free, measure or describe memory. No pointer of the C
 //! library's own malloc is therefore ever passed to this library. The functions behave as in glibc's manual. If glibc's
-//! versions differ, the function has the behaviour that serves most programs. `aligned_alloc` accepts any alignment, as
-//! up to 2.37, and `realloc` to size 0 frees and returns null. Memory is aligned to 16 bytes, and `malloc(0)` returns a
-//! unique pointer. The library replaces `dlopen` because of `RTLD_DEEPBIND`: see [`loader`].
+//! versions differ, the functions behave as most programs need. `aligned_alloc` accepts any alignment, as up to 2.37,
+//! and `realloc` to size 0 frees and returns null. Memory is aligned to 16 bytes, and `malloc(0)` returns a unique
+//! pointer. The library replaces `dlopen` because of `RTLD_DEEPBIND`: see [`loader`].
 //!
 //! # What ends the program
 //!
@@ -64,7 +64,7 @@ use uslab::malloc::MAX_ALIGN;
 use uslab::{Gfp, Uslab};
 
 /// The library's own global allocator, out of line. An inlined [`Uslab`] would be in each of the thousand places that
-/// drop a box. The loader would then relocate the descriptors of all these restartable sequences: 44 KiB of each
+/// drop a box. The loader would then relocate the descriptors of all inlined restartable sequences: 44 KiB of each
 /// process, and a tenth of its start.
 struct OutOfLine;
 
@@ -99,8 +99,8 @@ unsafe impl GlobalAlloc for OutOfLine {
 const PAGE: usize = 4096;
 
 /// Aligns the calling function to a cache line, so that its conditional jumps neither cross nor end a block of 32
-/// bytes. Intel's processors from Skylake to Cascade Lake do not cache the decoded form of such jumps ("Mitigations for
-/// Jump Conditional Code Erratum", 2019). Uncached jumps cost batches 5 %.
+/// bytes. Intel's processors from Skylake to Cascade Lake do not cache the decoded form of jumps that cross or end such
+/// a block ("Mitigations for Jump Conditional Code Erratum", 2019). Jumps that are not cached cost batches 5 %.
 #[inline(always)]
 pub(crate) fn at_a_line() {
     // SAFETY: the directive adds no instruction, or `nop`s if the compiler has put instructions before it.
@@ -184,7 +184,7 @@ pub unsafe extern "C" fn free(memory: *mut c_void) {
 #[inline(never)]
 unsafe extern "C" fn free_slow(memory: *mut c_void) {
     let Some(memory) = NonNull::new(memory.cast()) else { return };
-    // SAFETY: `errno` belongs to the thread, at a fixed address. The memory is no longer used, by the callers'
+    // SAFETY: `errno` belongs to the thread, at a fixed address. The freed memory is no longer used, by the callers'
     // contract.
     unsafe {
         if Uslab.free_next(memory.as_ptr()) {
@@ -208,8 +208,8 @@ pub unsafe extern "C" fn free_sized(memory: *mut c_void, size: usize) {
     // SAFETY: the memory is null or belongs to this library and is no longer used, by this function's contract.
     unsafe { free_aligned_sized(memory, MAX_ALIGN, size) };
 }
-/// Returns `true` if memory was allocated with this size, as far as that is known. If the size differs, ends the
-/// program, unless the memory is null.
+/// Returns `true` if memory was allocated with this size, as far as that is known. If the size differs, `has_size` ends
+/// the program, unless the memory is null.
 #[cold]
 #[inline(never)]
 fn has_size(memory: *mut c_void, size: usize, align: usize) -> bool {
@@ -288,7 +288,7 @@ pub unsafe extern "C" fn posix_memalign(out: *mut *mut c_void, align: usize, siz
 }
 
 /// `aligned_alloc(3)`, as in glibc up to 2.37: [`memalign`]. From 2.38 on, glibc refuses an alignment that is not a
-/// power of two. Programs made for either version work with this library.
+/// power of two. Programs made for either glibc version work with this library.
 #[unsafe(no_mangle)]
 pub extern "C" fn aligned_alloc(align: usize, size: usize) -> *mut c_void {
     memalign(align, size)
@@ -327,7 +327,7 @@ pub unsafe extern "C" fn malloc_usable_size(memory: *mut c_void) -> usize {
 const FEW: usize = 1 << 20;
 
 /// `malloc_trim(3)`, which decommits all unused memory. Returns 1 if more than [`FEW`] bytes were decommitted. The
-/// second of two consecutive calls therefore returns 0.
+/// second of two consecutive calls of `malloc_trim` therefore returns 0.
 #[unsafe(no_mangle)]
 pub extern "C" fn malloc_trim(_keep: usize) -> c_int {
     c_int::from(Uslab.release() > FEW)

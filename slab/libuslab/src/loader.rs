@@ -2,11 +2,13 @@
 //!
 //! A library that is opened with `RTLD_DEEPBIND` searches its own dependencies first, and finds the C library's
 //! `malloc` and `free` instead of this library's. Memory allocated by one allocator is then freed by another, which
-//! ends the program. PHP opens its extensions this way. The replaced `dlopen` therefore clears the flag, so that the
-//! opened library finds the allocator that all others find. Sanitizers refuse such libraries for the same reason.
+//! ends the program. PHP opens its extensions this way. The `dlopen` of this library therefore clears the flag, so that
+//! the opened library finds the allocator that all others find. Sanitizers refuse libraries opened with `RTLD_DEEPBIND`
+//! for the same reason.
 //!
-//! The dynamic loader uses the caller's address for the search: its `RUNPATH`, and its namespace. The replaced `dlopen`
-//! therefore jumps to the C library's function instead of calling it, with the caller's return address in place.
+//! The dynamic loader uses the caller's address for the search: its `RUNPATH`, and its namespace. The `dlopen` of this
+//! library therefore jumps to the C library's function instead of calling it, with the caller's return address in
+//! place.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 use nix::libc;
@@ -16,7 +18,7 @@ use uslab_magazine::sync::Ordering::Relaxed;
 /// The C library's `dlopen`; null until it was looked up.
 static REAL: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
 
-/// Looks up the C library's `dlopen`. Dependencies of this library have `dlopen`, so it exists if this function runs.
+/// Looks up the C library's `dlopen`. Dependencies of this library include the C library, so its `dlopen` exists.
 extern "C" fn find() -> *mut c_void {
     const NAME: &CStr = c"dlopen";
     // SAFETY: the name ends in a NUL, and the search begins behind this library.

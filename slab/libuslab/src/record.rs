@@ -20,12 +20,12 @@
 //! * Recording takes no lock and uses no heap: any caller of malloc may be recorded, even a signal handler. If the file
 //!   cannot be made, the report uses the library's own memory.
 //! * Each process has a new file: FILE if it does not exist, otherwise FILE.PID, FILE.PID.2 and so on. Programs that a
-//!   program starts thus have separate files. A process makes its file at its first call. In the child of a fork, that
-//!   is the first call after the fork. Frees of the parent's memory have no allocation in the child's file. A child of
-//!   `vfork` has its parent's memory and file.
-//! * The file is opened by name whenever it grows, because the program owns the descriptors. If the file is removed, or
-//!   may not be opened any more, the recording ends. The file must not be truncated while the program runs (`SIGBUS`).
-//!   Addresses for the file's largest size are reserved at the start.
+//!   recorded program starts thus have separate files. A process makes its recording file at its first call. In the
+//!   child of a fork, the file is made at the first call after the fork. Frees of the parent's memory have no
+//!   allocation in the child's file. A child of `vfork` has its parent's memory and file.
+//! * The file is opened by name whenever it grows, because the program owns the descriptors. If the recording file is
+//!   removed, or may not be opened any more, the recording ends. The recording file must not be truncated while the
+//!   program runs (`SIGBUS`). Addresses for the largest size of the recording file are reserved at the start.
 
 /// The source of the reader, so that the format has one definition.
 #[allow(dead_code, reason = "one writes, another one reads")]
@@ -44,15 +44,15 @@ use uslab::{AllocError, Uslab};
 use uslab_magazine::sync::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use uslab_magazine::sync::{AtomicPtr, AtomicU32, AtomicU64, Kept};
 
-/// Minimum and maximum number of records by which the file grows. Between these limits, the file doubles.
+/// Minimum and maximum number of records by which the file grows. Between these limits, the file doubles in size.
 const LEAST: u64 = (64 << 10) / (RECORD * WORD) as u64;
 const MOST: u64 = (1 << 20) / (RECORD * WORD) as u64;
 
-/// The recorder is in a page that the system clears in the child of a fork. The child therefore starts a new recording,
-/// however it was made.
+/// The recorder is in a page that the system clears in the child of a fork. A child of a fork therefore starts a new
+/// recording, however it was made.
 struct Recorder {
-    /// The words of the file. The pointer is null before there is a file. [`NONE`] while the file is being made, and if
-    /// making it fails.
+    /// The words of the file. The pointer to the words is null before there is a file. The pointer is [`NONE`] while
+    /// the file is being made, and if making it fails.
     file: AtomicPtr<AtomicU64>,
     most: AtomicU64,
 }
@@ -158,7 +158,7 @@ fn take_recorded() -> Option<Place> {
     if place >= word(file, ROOM).load(Acquire) && !recorder.grow(file, place) {
         return None;
     }
-    // SAFETY: the file has room for the record, and is never unmapped. Only this thread has the place.
+    // SAFETY: the file has room for the record, and is never unmapped. No other thread has the place of this record.
     let words = unsafe { core::slice::from_raw_parts(file.add(HEADER + place as usize * RECORD), RECORD) };
     // SAFETY: the calls read the CPU number and the time.
     let (cpu, now) = unsafe {
@@ -182,8 +182,8 @@ fn file() -> Option<(&'static Recorder, *mut AtomicU64)> {
     // Acquire, Release: publish the file's header.
     let mut file = recorder.file.load(Acquire);
     if file.is_null() {
-        // Concurrent calls are not recorded. Concurrent calls can only come from a signal handler, because at the first
-        // call there is no other thread.
+        // Concurrent calls are not recorded. During the first call there is no other thread, so a concurrent call can
+        // only come from a signal handler.
         if recorder.file.compare_exchange(file, NONE, Acquire, Relaxed).is_err() {
             return None;
         }
@@ -281,7 +281,7 @@ impl Recorder {
         if advised { Ok(file.cast()) } else { Err(Error::last_os_error()) }
     }
 
-    /// Makes room for the record at `place`. Returns `false` if that fails. Several threads may call `grow`
+    /// Makes room for the record at `place`. Returns `false` if the file cannot grow. Several threads may call `grow`
     /// concurrently.
     #[cold]
     fn grow(&self, file: *mut AtomicU64, place: u64) -> bool {
@@ -307,7 +307,7 @@ impl Recorder {
             // Release: pairs with the Acquire in `take_recorded`.
             word(file, ROOM).fetch_max(room, Release);
         } else {
-            // Relaxed: the number is a hint. After a failure, later calls do not try again.
+            // Relaxed: the number is a hint. After a failure to grow, later calls do not try again.
             self.most.fetch_min(has, Relaxed);
         }
         Errno::set_raw(errno);
@@ -378,8 +378,8 @@ impl Descriptor {
     fn is(&self, found: &Found) -> bool {
         self.status().is_ok_and(|status| (status.st_dev, status.st_ino) == (found.device, found.inode))
     }
-    /// Allocates bytes of the file on the device. A write to a mapping without room on the device, or a request beyond
-    /// the process's limit, would end the program.
+    /// Allocates bytes of the file on the device. A write to a mapping would end the program if the device is full, and
+    /// so would a request beyond the process's limit.
     fn extend(&self, from: usize, to: usize) -> Result<()> {
         let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         // SAFETY: the call writes the result, and the descriptor is open.

@@ -1,8 +1,8 @@
 //! glibc's functions on its malloc, for this malloc: `mallinfo2(3)`, `malloc_info(3)`, `malloc_stats(3)`, and
 //! `mallopt(3)`.
 //!
-//! glibc's own functions would describe an unused heap. The numbers have the meaning in the manual. Numbers of parts
-//! that do not exist here (fast bins, a top chunk) are 0.
+//! glibc's own functions would describe an unused heap. The statistics have the meaning in glibc's manual. Statistics
+//! of parts that this malloc does not have (fast bins, a top chunk) are 0.
 
 use core::ffi::c_int;
 use core::fmt::Write as _;

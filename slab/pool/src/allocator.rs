@@ -84,8 +84,8 @@ pooled!([A: Area] FixedPool<A>);
 #[cfg(feature = "std")]
 pooled!([] ChunkedPool, [] ReservedPool);
 
-/// Returns `layout` with padding in front, such that byte `offset` is aligned. For allocators that align the start of a
-/// block.
+/// Returns `layout` with padding in front, such that byte `offset` is aligned. `padded` is for allocators that align
+/// the start of a block.
 fn padded(layout: Layout, offset: usize) -> Option<(Layout, usize)> {
     let pad = offset.wrapping_neg() & (layout.align() - 1);
     let size = layout.size().max(1).checked_add(pad)?;

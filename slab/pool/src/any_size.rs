@@ -1,6 +1,6 @@
-//! Compares the allocators of blocks of any size with a shadow model. Blocks are aligned, do not overlap, and keep
-//! their bytes when they are resized. A request is refused only if there is no room. At the end, all memory is one free
-//! block again.
+//! Compares the allocators of blocks of any size with a shadow model. The tested blocks are aligned, do not overlap,
+//! and keep their bytes when they are resized. A request is refused only if there is no room. At the end of a test, all
+//! memory is one free block again.
 
 use crate::area::{Area, HeapArea, StackArea};
 use crate::best_fit::{Fit, Order};
@@ -161,7 +161,7 @@ proptest! {
     #[test]
     fn a_stack_with_markers(steps in prop::collection::vec((0..7_u8, any::<u16>()), 1..300)) {
         let mut stack = StackAlloc::new(odd()).unwrap();
-        // Blocks have a layout, a stamp and the head before them. Markers are stored as an index into `marks`.
+        // Blocks have a layout, a stamp and the head before them. Markers are stored by their index in `marks`.
         let (mut out, mut marks): (Vec<Result<_, usize>>, Vec<_>) = (vec![], vec![]);
         for (stamp, (what, pick)) in steps.into_iter().enumerate() {
             let (stamp, pick) = (stamp as u8, usize::from(pick));
@@ -355,7 +355,7 @@ fn each_allocator_works_in_memory_of_another() {
     assert_eq!((best.look().len(), tlsf.look().len()), (1, 1));
 }
 
-/// Only blocks with padding take bytes for the padding. Freeing such blocks one after the other also frees their
+/// Only blocks with padding take bytes for the padding. Freeing padded blocks one after the other also frees their
 /// padding.
 #[test]
 fn blocks_freed_from_the_top_leave_no_padding() {
@@ -374,7 +374,8 @@ fn blocks_freed_from_the_top_leave_no_padding() {
     }
 }
 
-/// A block that is freed or shrunk below other blocks stays. The blocks above it can still be freed from the top.
+/// A block that is freed or shrunk below other blocks stays. Blocks above a block that stays can still be freed from
+/// the top.
 #[test]
 fn padding_of_a_block_freed_out_of_order_is_freed_with_a_marker() {
     let mut array = StackArea::<1024>::new();
@@ -429,7 +430,7 @@ fn a_marker_of_another_stack_is_refused() {
     );
 }
 
-/// Later allocations may overwrite the record of a freed marker. The record's number reveals that the marker is
+/// Later allocations may overwrite the record of a freed marker. The number in a record reveals that a marker is
 /// invalid.
 #[test]
 fn a_marker_at_a_reused_position_is_refused() {

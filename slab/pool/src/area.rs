@@ -27,7 +27,7 @@ pub unsafe trait Area {
     fn memory(&self) -> NonNull<[u8]>;
 }
 
-/// An area in borrowed memory. The value has a size of 16 bytes.
+/// An area in borrowed memory. A `Borrowed` area has a size of 16 bytes.
 ///
 /// ```
 /// use core::alloc::Layout;

@@ -11,7 +11,7 @@
 //! * [`memory_requirement`](MemoryArena::memory_requirement),
 //!   [`alignment_requirement`](MemoryArena::alignment_requirement) and
 //!   [`offset_requirement`](MemoryArena::offset_requirement) need no arena, because the policy is part of the type. The
-//!   caller makes the pool with these values.
+//!   caller makes the pool with the three requirements.
 //! * [`MemoryArena::of_pool`] makes a pool with these values. `of_pool` only accepts pools.
 //!
 //! [`FixedSizeHeap`](super::FixedSizeHeap) combines area, pool and arena.
@@ -130,7 +130,7 @@ impl Bounds for SimpleBounds {
 /// MemoryArena::<_, SimpleBounds>::of_pool(32, 8, |_| Ok::<_, PoolError>(System));
 /// ```
 ///
-/// Other constructors accept any allocator:
+/// The other constructors accept any allocator:
 ///
 /// ```
 /// # use std::alloc::System;
@@ -193,8 +193,8 @@ impl<A: Allocator, B: Bounds> MemoryArena<A, B> {
     /// Frees an object.
     ///
     /// # Errors
-    /// Returns [`BadFree::Overrun`] if a guard is damaged, and the object then stays allocated. Also returns errors of
-    /// the allocator.
+    /// Returns [`BadFree::Overrun`] if a guard is damaged, and the object then stays allocated. `free` also returns
+    /// errors of the allocator.
     ///
     /// # Safety
     /// This arena must have allocated the object with that layout. The object must not have been freed since, and is no

@@ -12,12 +12,12 @@
 //!
 //! - Allocate: a search of the free list, in which [`Fit`] selects the block. The search takes up to as many steps as
 //!   there are free blocks: O(n).
-//! - Free: O(1) with [`Order::Lifo`]. With [`Order::Address`], a search for the place in the list, unless a neighbour
-//!   is free.
+//! - Free: O(1) with [`Order::Lifo`]. With [`Order::Address`], a free searches for the place in the list, unless a
+//!   neighbour is free.
 //! - Waste: 8 bytes of tags, rounding up to 16, and the gaps between blocks.
 //!
-//! [`Tlsf`](super::Tlsf) allocates and frees in O(1), and wastes a little more between blocks. Only three numbers are
-//! stored outside of the memory.
+//! [`Tlsf`](super::Tlsf) allocates and frees in O(1), and wastes a little more between blocks. The heap stores only
+//! three numbers outside of its memory.
 //!
 //! Invariants: no two neighbours are free; a block is free if and only if it is in the list; both tags of a block are
 //! equal.
@@ -112,8 +112,8 @@ pub struct Blocks<M> {
     memory: M,
     fit: Fit,
     order: Order,
-    /// Position of the first block, whose payload is at a multiple of [`UNIT`]. The second field is the position of the
-    /// tag behind the last block.
+    /// The first field is the position of the first block, whose payload is at a multiple of [`UNIT`]. The second field
+    /// is the position of the tag behind the last block.
     first: usize,
     end: usize,
     head: u32,
@@ -246,7 +246,7 @@ impl<M: Words> Blocks<M> {
         Some(self.cut(found, need) + TAG)
     }
 
-    /// Cuts `need` bytes out of the free block. The parts before and behind stay free.
+    /// Cuts `need` bytes out of the free block. The parts of the block before and behind these bytes stay free.
     fn cut(&mut self, Found { at, gap }: Found, need: usize) -> usize {
         let size = self.memory.load(at) as usize;
         let (used, behind, left) = (at + gap, at + gap + need, size - gap - need);
@@ -355,7 +355,7 @@ impl<M: Words> Blocks<M> {
     pub fn size(&self, payload: usize) -> usize {
         (self.memory.peek(payload - TAG) & !USED) as usize - 2 * TAG
     }
-    /// Resizes a block in place. Returns `false` if the following block is in use or too small.
+    /// Resizes a used block in place. Returns `false` if the following block is in use or too small.
     pub fn resize(&mut self, payload: usize, bytes: usize) -> bool {
         let at = payload - TAG;
         let size = (self.memory.load(at) & !USED) as usize;
@@ -399,7 +399,7 @@ impl<M: Words> Blocks<M> {
     pub fn holes(&self) -> impl Iterator<Item = usize> {
         self.blocks().filter(|(.., used)| !used).map(|(_, size, _)| size - 2 * TAG)
     }
-    /// Returns `true` if a request for `layout` would be served. Searches all memory instead of the list.
+    /// Returns `true` if a request for `layout` would be served. `room` searches all memory instead of the free list.
     pub fn room(&self, layout: Layout) -> bool {
         need(layout.size(), 2 * TAG).is_some_and(|need| {
             let mut free = self.blocks().filter(|(.., used)| !used);

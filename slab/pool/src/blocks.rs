@@ -15,7 +15,7 @@ pub(crate) const MOST: usize = 1 << 31;
 pub(crate) fn ends(memory: &impl Span) -> Result<(usize, usize), PoolError> {
     let bytes = memory.size();
     let pad = memory.address().wrapping_neg() % UNIT;
-    // One unit for the ends, and one unit for the smallest block.
+    // The heap needs one unit for its ends, and one unit for the smallest block.
     if bytes < pad + 2 * UNIT {
         return Err(PoolError::NoRoom { bytes, needed: pad + 2 * UNIT });
     }
@@ -67,8 +67,8 @@ macro_rules! blocks_by_pointer {
                 self.usage.free();
                 Ok(())
             }
-            /// Resizes a block in place. Returns `false` and changes nothing if the block cannot grow. Shrinking always
-            /// succeeds.
+            /// Resizes a block in place. Returns `false` and changes nothing if the block cannot grow. Shrinking a
+            /// block always succeeds.
             ///
             /// # Errors
             /// Returns the errors of [`free`](Self::free).

@@ -12,9 +12,9 @@
 //! whatever the number of chunks.
 //!
 //! **One list per chunk, not one list for all chunks.** One list for all chunks would also work and save a word per
-//! chunk: [`ReservedPool`](super::ReservedPool) does that. But then [purging](ChunkedPool::purge) would search that
-//! list for the slots of each empty chunk, and after some churn the list would be spread over all of the memory. With a
-//! list per chunk, allocations stay on few pages (`chunks_keep_allocations_on_few_pages` counts them).
+//! chunk: [`ReservedPool`](super::ReservedPool) does that. But then [purging](ChunkedPool::purge) would search the list
+//! for the slots of each empty chunk. After some churn, the list would be spread over all of the memory. With a list
+//! per chunk, allocations stay on few pages (`chunks_keep_allocations_on_few_pages` counts them).
 //!
 //! Source: the first of the two growing pools in the comments on Reinalter's "Memory allocation strategies: a pool
 //! allocator" (2012).
@@ -81,8 +81,8 @@ pub struct ChunkedPool {
 unsafe impl Send for ChunkedPool {}
 
 impl ChunkedPool {
-    /// Makes a pool that maps `chunk_bytes` bytes at a time. `chunk_bytes` is a power of two and at least a page. The
-    /// pool starts without a chunk.
+    /// Makes a pool that maps `chunk_bytes` bytes at a time. `chunk_bytes` is a power of two and at least a page. A new
+    /// pool has no chunk.
     ///
     /// # Errors
     /// Returns [`PoolError::NoRoom`] if a chunk holds no slot, and [`PoolError::Align`] if `chunk_bytes` is not a power
@@ -125,7 +125,7 @@ impl ChunkedPool {
     }
 
     /// Allocates a slot for `layout`. Cost: accesses the header of the first chunk and the slot. If all chunks are
-    /// full, one system call.
+    /// full, the cost includes a system call.
     ///
     /// # Errors
     /// Returns an error if the layout does not fit, or [`Refused::Memory`] if the system refuses another chunk.
@@ -161,7 +161,7 @@ impl ChunkedPool {
         Some(slot)
     }
 
-    /// Frees a slot. Cost: accesses the slot and the header of its chunk. A chunk that was full moves to the front.
+    /// Frees a slot. Cost: accesses the slot and the header of its chunk. If the chunk was full, it moves to the front.
     ///
     /// # Errors
     /// Returns [`BadFree::Interior`] for an address inside a slot, [`BadFree::Foreign`] for an address inside a chunk's

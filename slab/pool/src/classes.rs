@@ -1,10 +1,10 @@
 //! A pool for each size class: memory of any small size, for one thread.
 //!
 //! One pool for several sizes wastes the difference to the largest size in each slot. A pool per size class wastes at
-//! most the step between two classes. [`SizeClasses`] has the sizes. Each class has a [`ReservedPool`]. An address
-//! therefore shows whether it belongs to a class, and each pool grows as needed. Reinalter announces such pools as a
-//! micro allocator, and Kenwright proposes them for varying sizes. `uslab::Malloc` applies the idea to all threads and
-//! sizes.
+//! most the step between two classes. The sizes of the classes are in [`SizeClasses`]. Each size class has a
+//! [`ReservedPool`]. An address therefore shows whether it belongs to a class, and each pool grows as needed. Reinalter
+//! announces such pools as a micro allocator, and Kenwright proposes them for varying sizes. `uslab::Malloc` applies
+//! the idea to all threads and sizes.
 //!
 //! Sources: Reinalter, "Memory allocation strategies: a pool allocator" (2012) and its comments; Kenwright, "Fast Efficient
 //! Fixed-Size Memory Pool" (2012).
@@ -23,11 +23,11 @@ use uslab_buddy::PAGE_SIZE;
 pub struct SizeClasses(Vec<usize>);
 
 impl SizeClasses {
-    /// Size classes for a hash table of small pieces, for example: 8, 16, 24 ... 512 bytes.
+    /// Size classes of 8 to 512 bytes in steps of 8, for example for a hash table of small pieces.
     pub fn words() -> Self {
         Self((1..=64).map(|k| k * 8).collect())
     }
-    /// Size classes for strings and nodes, for example: 32, 64, 96 ... 256 bytes.
+    /// Size classes of 32 to 256 bytes in steps of 32, for example for strings and nodes.
     pub fn micro() -> Self {
         Self((1..=8).map(|k| k * 32).collect())
     }
@@ -109,7 +109,7 @@ impl ClassPools {
 
     /// Returns the smallest class that holds `layout` and guarantees its alignment.
     ///
-    /// Cost: a load. A few more loads for alignments above a word, and for sizes above [`TABLE`].
+    /// Cost: a load. Alignments above a word, and sizes above [`TABLE`], cost a few more loads.
     ///
     /// # Errors
     /// Returns an error if no class is that large, or guarantees that alignment.
@@ -176,7 +176,8 @@ impl ClassPools {
     pub fn slot_size(&self, layout: Layout) -> Result<usize, Refused> {
         self.class(layout).map(|class| self.pools[class].slots().stride())
     }
-    /// Requested and allocated bytes of all objects in use. The difference is internal waste.
+    /// Requested and allocated bytes of all objects in use. The difference between requested and allocated bytes is
+    /// internal waste.
     pub fn waste(&self) -> Waste {
         let given = |pool: &ReservedPool| pool.usage().live() * pool.slots().stride() as u64;
         Waste { asked: self.asked, given: self.pools.iter().map(given).sum() }
@@ -255,7 +256,7 @@ mod tests {
         assert_eq!(size(1, 8192), Err(Refused::Align { asked: 8192, most: 4096 }));
     }
 
-    /// A slot of 96 bytes for an object of 80 wastes 16 bytes. A class of 80 bytes wastes none.
+    /// A slot of 96 bytes for an object of 80 wastes 16 bytes. A class of 80 bytes would waste nothing.
     #[test]
     fn waste_is_counted_while_objects_are_out() {
         let mut coarse = pools(&SizeClasses::micro());

@@ -147,7 +147,7 @@ pub enum Refused {
         /// Number of requested bytes.
         bytes: usize,
     },
-    /// The next slot was overwritten while it was free, or by an overrun. The pool serves no more requests.
+    /// The next slot was overwritten while it was free, or by an overrun. A corrupt pool serves no more requests.
     Corrupt(Overrun),
 }
 

@@ -7,8 +7,8 @@
 //!
 //! [`FixedPool::checked`] keeps a bit for each slot, which is set while the slot is in use. A checked pool refuses a
 //! free of a foreign address, of an address inside a slot, or of a free slot, with a specific error. The slots in use
-//! of a checked pool can be [iterated](FixedPool::live). The bitmap is at the end of the pool's memory. Often the slots
-//! leave enough bytes there; otherwise the bitmap displaces the last slots.
+//! of a checked pool can be [iterated](FixedPool::live). The bitmap of a checked pool is at the end of the pool's
+//! memory. The slots often leave enough bytes for the bitmap, which otherwise displaces the last slots.
 //!
 //! ```text
 //! |pad| slot | slot | slot | ... | slot |  unused  | bitmap |
@@ -47,8 +47,8 @@ use core::ptr::NonNull;
 /// ```
 ///
 /// # Invariants
-/// `count` slots from `first` on are in the area. Each slot is in the free list or in use. In a checked pool, the
-/// area's last bytes are a bitmap whose set bits mark the slots in use.
+/// `count` slots from `first` on are in the area. Each of these slots is in the free list or in use. In a checked pool,
+/// the area's last bytes are a bitmap whose set bits mark the slots in use.
 #[derive(Debug)]
 pub struct FixedPool<A> {
     free: FreeList,
@@ -106,7 +106,7 @@ impl<A: Area> FixedPool<A> {
         Ok(pool)
     }
 
-    /// Allocates a slot for `layout`. The most recently freed slot is used first. The bytes of the slot are
+    /// Allocates a slot for `layout`. The slot that was freed most recently is used first. The bytes of the slot are
     /// unspecified.
     ///
     /// Cost: a load from the slot, and in a checked pool also a bit.
@@ -168,7 +168,7 @@ impl<A: Area> FixedPool<A> {
     pub(super) fn index_of_own(&self, slot: NonNull<u8>) -> usize {
         (slot.addr().get() - self.first.addr().get()) / self.slots.stride()
     }
-    /// The area's last bytes. A bitmap exists only in checked pools.
+    /// The area's last bytes. Only checked pools have a bitmap at the end of their area.
     fn bitmap(&self) -> NonNull<[u8]> {
         let (memory, bytes) = (self.area.memory(), bits::bytes(self.count));
         // SAFETY: `build` left room for that many bytes behind the slots.
@@ -184,8 +184,8 @@ impl<A: Area> FixedPool<A> {
     }
     /// Returns the indexes of the slots in use, like [`live`](Self::live).
     pub(super) fn out(&self) -> Option<impl Iterator<Item = usize>> {
-        // SAFETY: the bitmap is initialised. Only the pool has access to it, and it does not change while the pool is
-        // borrowed.
+        // SAFETY: the bitmap is initialised. The bitmap belongs to the pool alone, and does not change while the pool
+        // is borrowed.
         self.checked.then(|| bits::ones(unsafe { self.bitmap().as_ref() }))
     }
     pub(super) fn first(&self) -> NonNull<u8> {
@@ -209,8 +209,8 @@ impl<A: Area> FixedPool<A> {
     }
     /// Returns `true` if slot `index` is in use. Returns `None` in an unchecked pool.
     pub fn is_live(&self, index: usize) -> Option<bool> {
-        // SAFETY: the bitmap is initialised. Only the pool has access to it, and it does not change while the pool is
-        // borrowed.
+        // SAFETY: the bitmap is initialised. The bitmap belongs to the pool alone, and does not change while the pool
+        // is borrowed.
         self.checked.then(|| index < self.count && bits::get(unsafe { self.bitmap().as_ref() }, index))
     }
     /// Returns the number of usable bytes of the object at `slot`, at least the requested size.
@@ -232,7 +232,8 @@ impl<A: Area> FixedPool<A> {
     pub fn usage(&self) -> &Usage {
         &self.usage
     }
-    /// Number of slots that the bitmap displaced. 0 if the bitmap fits into the bytes that the slots leave.
+    /// Number of slots that the bitmap displaced. The number is 0 if the bitmap fits into the bytes that the slots
+    /// leave.
     pub fn displaced(&self) -> usize {
         self.slots.place(self.area.memory()).1 / self.slots.stride() - self.count
     }

@@ -9,8 +9,8 @@
 //! ```
 //!
 //! A slot in use contains nothing of the list, so the list costs only its head, one word. The next
-//! [`obtain`](FreeList::obtain) returns the slot that was freed last, because it is still in the processor's cache. The
-//! list does not own the memory and does not know its size. Slots of other memory may be given to the list.
+//! [`obtain`](FreeList::obtain) returns the slot that was freed last, which is still in the processor's cache. The list
+//! does not own the memory and does not know its size. Slots of other memory may be given to the list.
 //!
 //! Source: Reinalter, "Memory allocation strategies: a pool allocator" (2012), whose `Freelist` is the basis of the
 //! fixed and the growing pool.
@@ -97,8 +97,8 @@ impl FreeList {
     /// head.
     ///
     /// # Safety
-    /// The slots must be valid for reads and writes, free, and on no list. No code may use them until they are
-    /// obtained.
+    /// The slots must be valid for reads and writes, free, and on no list. No code may use the slots until they are
+    /// obtained from the list.
     pub(crate) unsafe fn thread(&mut self, first: NonNull<u8>, stride: usize, count: usize) {
         for slot in (0..count).rev() {
             // SAFETY: the slot is part of the memory, and is free by this function's contract.

@@ -12,9 +12,9 @@
 //! location of the allocation, file and line. The locations, and a bit for each block in use, are stored outside the
 //! pool's memory, where no overrun reaches them.
 //!
-//! Cost: 12 bytes per block, and time for each byte of an object at each allocation and free. On the heap, a bit per
-//! block and an entry per source location that allocates. Use an [`IndexPool`] in trusted code, and this pool
-//! elsewhere.
+//! Cost: 12 bytes per block, and time for each byte of an object at each allocation and free. On the heap, the pool
+//! stores a bit per block and an entry per source location that allocates. Use an [`IndexPool`] in trusted code, and
+//! this pool elsewhere.
 //!
 //! Source: the section on verification of Kenwright, "Fast Efficient Fixed-Size Memory Pool" (2012). The pattern 0xCD
 //! is from the tutorial "Memory Allocators from Scratch".
@@ -58,9 +58,9 @@ const HEAD: usize = 2 * MARK;
 /// ```
 ///
 /// # Invariants
-/// Blocks below the pool's count of initialised blocks were in use at least once, and have the layout above. A block's
-/// bit in `out` is set while the block is in use. `sorted` has the indexes of `sites` in sorted order. Objects are
-/// `front` bytes behind the start of their blocks.
+/// Blocks below the pool's count of initialised blocks were in use at least once, and have the layout in the module
+/// documentation. A block's bit in `out` is set while the block is in use. `sorted` has the indexes of `sites` in
+/// sorted order. Objects are `front` bytes behind the start of their blocks.
 #[derive(Debug)]
 pub struct GuardedPool<A> {
     pool: IndexPool<A>,
@@ -98,8 +98,8 @@ impl<A: Area> GuardedPool<A> {
     /// Makes a pool of as many objects of the given layout, with their guards, as `area` holds.
     ///
     /// # Errors
-    /// Returns the errors of [`IndexPool::new`]. Also returns [`PoolError::Start`] if the area is less aligned than the
-    /// objects, and [`PoolError::Memory`] if the heap has no room for a bit per block.
+    /// Returns the errors of [`IndexPool::new`]. `new` also returns [`PoolError::Start`] if the area is less aligned
+    /// than the objects, and [`PoolError::Memory`] if the heap has no room for a bit per block.
     pub fn new(area: A, object: Layout) -> Result<Self, PoolError> {
         let large = PoolError::Large { size: object.size() };
         if area.memory().cast::<u8>().addr().get() & (object.align() - 1) != 0 {
@@ -116,8 +116,8 @@ impl<A: Area> GuardedPool<A> {
     /// Allocates an object, and records the caller's source location. The object's bytes are [`POISON`] if its block
     /// was in use before.
     ///
-    /// Cost: reads each byte, and searches the sorted source locations. Inserting a new location moves the following
-    /// locations.
+    /// Cost: reads each byte, and searches the sorted source locations. Inserting a new location moves the sorted
+    /// locations that follow.
     ///
     /// # Errors
     /// Returns [`Refused::Full`] if no block is free, [`Refused::Corrupt`] if the next object changed since its free,
@@ -144,7 +144,7 @@ impl<A: Area> GuardedPool<A> {
     /// failed free changes nothing. An object with damaged guards stays in use, and is among the [leaks](Self::leaks).
     ///
     /// # Safety
-    /// If the address is an object in use, the object must no longer be used.
+    /// An object in use that is freed must no longer be used.
     pub unsafe fn free(&mut self, object: NonNull<u8>) -> Result<(), BadFree> {
         let index = self.index(object)?;
         if !bits::get(&self.out, index as usize) {

@@ -1,8 +1,8 @@
 //! Pools first, and the system's heap for all other requests.
 //!
 //! The pool of its class serves an allocation if the slot has at most *tolerance* unused bytes and the pool has room.
-//! The heap serves all other allocations. A free finds the pool or the heap by the address. The hybrid counts
-//! operations by route: if too many allocations use the heap, the classes are wrong.
+//! All other allocations are served by the system's heap. A free finds the pool or the heap by the address. The hybrid
+//! counts operations by route: if too many allocations use the heap, the classes are wrong.
 //!
 //! [`boxed`](Hybrid::boxed) makes objects that are dropped automatically.
 //!
@@ -104,8 +104,8 @@ impl Hybrid {
             unsafe { pools.free_in(class, memory, layout) }?;
             routes.pool_frees += 1;
         } else {
-            // SAFETY: the memory belongs to no pool, so it belongs to the heap. The memory is no longer used, by this
-            // function's contract.
+            // SAFETY: the memory belongs to no pool, so it belongs to the heap. The freed memory is no longer used, by
+            // this function's contract.
             unsafe { System.release(memory, layout, 0) }?;
             routes.heap_frees += 1;
         }
@@ -113,7 +113,7 @@ impl Hybrid {
         Ok(())
     }
 
-    /// Boxes an object. Dropping the box drops the object and frees its memory.
+    /// Boxes an object. Dropping the box drops the object and frees the object's memory.
     ///
     /// # Errors
     /// Returns the object as an error if memory is short.
@@ -128,8 +128,8 @@ impl Hybrid {
     pub fn routes(&self) -> Routes {
         self.routes.get()
     }
-    /// Consumes the hybrid and returns the pools. Objects of the heap may still be in use. Objects of the pools become
-    /// invalid.
+    /// Consumes the hybrid and returns the pools. After `into_pools`, objects of the heap may still be in use. Objects
+    /// of the returned pools become invalid.
     pub fn into_pools(self) -> ClassPools {
         self.pools.into_inner()
     }

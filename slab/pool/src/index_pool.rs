@@ -13,7 +13,7 @@
 //! ```
 //!
 //! The chain ends with a *number* and not a null, so a full pool is no special case: its chain starts at the block
-//! behind the last block. A free therefore does not check if the pool was full. A full pool may be
+//! behind the last block. A free therefore does not test whether the pool was full. A full pool may be
 //! [extended](IndexPool::extend), because its chain already leads to the first new block.
 //!
 //! # Differences from the paper's listing
@@ -42,12 +42,12 @@ pub const INDEX: usize = size_of::<u32>();
 /// The time at which an unused block joins the chain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Initialise {
-    /// A block joins when the chain is empty, so that memory is touched as late as possible. Adding blocks when the
-    /// chain is empty needs one more branch.
+    /// A block joins when the chain is empty, so that memory is touched as late as possible. Adding a block only when
+    /// the chain is empty needs one more branch.
     #[default]
     WhenEmpty,
-    /// One block joins at each allocation, as in the paper. Unused memory is then touched although used blocks are
-    /// free.
+    /// One block joins at each allocation, as in the paper. With this policy, unused memory is touched although used
+    /// blocks are free.
     EachAllocation,
 }
 
@@ -69,8 +69,8 @@ pub enum Initialise {
 ///
 /// # Invariants
 /// * The pool uses `size * blocks` bytes from the area's start. `initialised <= blocks`.
-/// * From `next` on, each free block below `initialised` names the next free block, once. The last such block names
-///   `initialised`.
+/// * From `next` on, each free block below `initialised` names the next free block, once. The last free block below
+///   `initialised` names `initialised`.
 /// * `free` is the number of free blocks below `initialised` plus `blocks - initialised`.
 #[derive(Debug)]
 #[doc(alias = "Pool_c")]
@@ -91,7 +91,7 @@ pub struct State {
     pub free: u32,
     /// Number of blocks that have joined the chain so far.
     pub initialised: u32,
-    /// The block that the next allocation gets. The number of blocks if the pool is full.
+    /// The block that the next allocation gets. If the pool is full, `next` is the number of blocks.
     pub next: u32,
 }
 
@@ -118,7 +118,7 @@ impl<A: Area> IndexPool<A> {
     }
     /// Makes all blocks free and uninitialised. Cost: touches no block, like [`new`](Self::new).
     ///
-    /// Blocks in use must no longer be used, because they will be allocated again.
+    /// Blocks in use must no longer be used after `reset`, because they will be allocated again.
     pub fn reset(&mut self) {
         (self.free, self.initialised, self.next) = (self.blocks, 0, 0);
     }
@@ -150,7 +150,7 @@ impl<A: Area> IndexPool<A> {
     /// Takes a free block. The most recently freed block is used first. Returns `None` if no block is free.
     ///
     /// Cost: a load from the block, without a loop. The first allocation of a block does not touch it. With
-    /// [`Initialise::EachAllocation`], it touches the block and the following block.
+    /// [`Initialise::EachAllocation`], the first allocation touches the block and the following block.
     #[inline]
     pub fn alloc(&mut self) -> Option<NonNull<u8>> {
         if self.free == 0 {
@@ -221,7 +221,7 @@ impl<A: Area> IndexPool<A> {
         Ok(())
     }
     /// Removes all blocks behind the last block in use, and returns their number. The memory of removed blocks is not
-    /// touched until the pool is [extended](Self::extend) again. At least one block stays.
+    /// touched until the pool is [extended](Self::extend) again. The pool keeps at least one block.
     ///
     /// Cost: a load for each free block that was ever used, and a bit of heap memory for each block that was ever used.
     ///

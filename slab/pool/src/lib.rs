@@ -20,22 +20,22 @@
 //! | building your own pool | [`FreeList`], one word |
 //!
 //! Pools store their free lists *in* the free objects, so the lists cost no further memory. The caches of `uslab` store
-//! them elsewhere. The guarantees of `uslab` for free memory do not hold here. A free object begins with a link, a
-//! constructed object does not stay constructed, and a write to a free object may break the pool. [`GuardedPool`]
-//! detects such writes. [`IndexPool`]s store numbers in free memory, and thus reveal no address.
+//! their free lists elsewhere. The guarantees of `uslab` for free memory do not hold here. A free object begins with a
+//! link, a constructed object does not stay constructed, and a write to a free object may break the pool.
+//! [`GuardedPool`] detects such writes. [`IndexPool`]s store numbers in free memory, and thus reveal no address.
 //!
 //! # Pool or cache
 //!
 //! A pool is for one thread and one size. A pool may be sent to another thread as a whole. The memory of a pool is
-//! given by the caller, or grows. If objects are much smaller than the pool's slots, most of each slot is wasted. A
-//! larger object cannot be served at all. A pool knows nothing of CPUs. Kenwright's paper leaves threads and cores
-//! open. In the job system of Reinalter's follow-up posts, each thread has a pool, to which its objects must return. A
-//! `uslab::KmemCache` or `uslab::ObjectCache` has a magazine for each CPU, accepts frees on any CPU, and returns memory
-//! under pressure. A cache costs little more than a pool (`benches/README.md`). `uslab::handle` has references that
-//! detect that their object was freed, which Reinalter's post mentions.
+//! given by the caller, or grows. If objects are much smaller than the pool's slots, most of each slot is wasted. An
+//! object larger than the slots cannot be served at all. A pool knows nothing of CPUs. Kenwright's paper leaves threads
+//! and cores open. In the job system of Reinalter's follow-up posts, each thread has a pool, to which its objects must
+//! return. A `uslab::KmemCache` or `uslab::ObjectCache` has a magazine for each CPU, accepts frees on any CPU, and
+//! returns memory under pressure. A cache costs little more than a pool (`benches/README.md`). `uslab::handle` has
+//! references that detect that their object was freed, which Reinalter's post mentions.
 //!
 //! The saving for a whole program is unknown. The paper cites studies in which programs spend 30 %, and up to 43 %, of
-//! their time on memory, and 38 % on C++'s allocations. The numbers are the studies' claims about their programs.
+//! their time on memory, and 38 % on C++'s allocations. The numbers are claims of these studies about their programs.
 //!
 //! # Common properties
 //!

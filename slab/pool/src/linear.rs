@@ -6,9 +6,10 @@
 //!                                    ^ head
 //! ```
 //!
-//! - Allocate: load the head, round it up, compare it with the end, and store it. O(1), except when a chunk is added.
-//! - The end of a [scope](Arena::scope), or a [reset](Arena::reset): store the head. O(1), except for chunks that are
-//!   freed.
+//! - Allocate: load the head, round it up, compare it with the end, and store it. An allocation is O(1), except when a
+//!   chunk is added.
+//! - The end of a [scope](Arena::scope), or a [reset](Arena::reset): store the head. The end of a scope is O(1), except
+//!   for chunks that are freed.
 //! - Waste: the padding for alignments, and the rest of each full chunk. The memory contains no metadata.
 //!
 //! **Destructors do not run.** An arena does not drop its objects, and leaks what the objects own elsewhere.
@@ -71,7 +72,7 @@ impl<C: Span> Chain<C> {
         self.head = end;
         Some(at)
     }
-    /// Continues in another chunk. The rest of the previous chunk is lost.
+    /// Appends a chunk, in which the chain continues. The rest of the previous chunk stays unused.
     ///
     /// # Errors
     /// Returns the chunk as an error if memory for the list is short.
@@ -183,7 +184,7 @@ struct Inner<A, G> {
 
 // An arena of `Arena::new` does not grow, so its type needs no growth function.
 impl<A: Area> Arena<A> {
-    /// Makes an arena in `area`, which does not grow. Any area is accepted. An arena in an empty area is full.
+    /// Makes an arena in `area`, which does not grow. Any area is accepted. An arena in an empty area is always full.
     pub const fn new(area: A) -> Self {
         Self(RefCell::new(Inner { chain: Chain::new(Raw(area)), chunk: 0, grow: None }))
     }
@@ -191,7 +192,7 @@ impl<A: Area> Arena<A> {
 
 impl<A: Area, G: FnMut(usize) -> Result<A, PoolError>> Arena<A, G> {
     /// Makes an arena of chunks from `grow`, which is called with the number of bytes: `chunk`, or more for a larger
-    /// object. The first chunk is made immediately.
+    /// object. `growing` makes the first chunk immediately.
     ///
     /// `grow` may use any source of memory, and enforce a limit. `grow` must not use this arena.
     ///
@@ -209,7 +210,7 @@ impl<A: Area, G: FnMut(usize) -> Result<A, PoolError>> Arena<A, G> {
         }
         let no_room = Refused::NoRoom { bytes: layout.size(), align: layout.align() };
         let Some(grow) = &mut inner.grow else { return Err(no_room) };
-        // Enough bytes for any start of the chunk.
+        // The number of bytes suffices for any start of the chunk.
         let bytes = layout.size().saturating_add(layout.align() - 1).max(inner.chunk);
         let chunk = Raw(grow(bytes).map_err(|_| Refused::Memory { bytes })?);
         // `grow` may have returned a smaller chunk than requested, which is then dropped.
@@ -318,10 +319,11 @@ impl<A: Area, G: FnMut(usize) -> Result<A, PoolError>> Arena<A, G> {
     pub(crate) fn obtain(&self, layout: Layout) -> Option<NonNull<u8>> {
         self.place(layout).ok()
     }
-    /// Frees memory if it is the last allocation. Other memory stays until the end of the scope.
+    /// Frees memory if it is the last allocation. Memory below the last allocation stays until the end of the scope.
     ///
     /// # Safety
-    /// This arena must have allocated the memory in the open scope, with that layout. The memory is no longer used.
+    /// This arena must have allocated the memory in the open scope, with that layout. The freed memory is no longer
+    /// used.
     pub(crate) unsafe fn give(&self, memory: NonNull<u8>, layout: Layout) {
         let chain = &mut self.0.borrow_mut().chain;
         if let Some(at) = chain.top(memory.addr().get(), layout.size()) {
@@ -332,8 +334,8 @@ impl<A: Area, G: FnMut(usize) -> Result<A, PoolError>> Arena<A, G> {
     /// resized in place.
     ///
     /// # Safety
-    /// Has the contract of [`give`](Self::give), except that the memory is still used. After a success, the memory
-    /// has the new layout.
+    /// Has the contract of [`give`](Self::give), except that the memory is still used. After a successful resize, the
+    /// memory has the new layout.
     pub(crate) unsafe fn fit(&self, memory: NonNull<u8>, old: Layout, new: Layout) -> bool {
         let chain = &mut self.0.borrow_mut().chain;
         let Some(at) = chain.top(memory.addr().get(), old.size()) else { return new.size() <= old.size() };

@@ -1,8 +1,8 @@
 //! Objects that the pool owns and iterates: an array with holes.
 //!
 //! Objects never move, so their addresses are stable. A bitmap marks the slots that have an object. An iteration reads
-//! the bitmap, 64 slots per load, and the objects in ascending order. An iteration reads no other memory. The bitmap is
-//! in the pool's memory, in the bytes behind the last slot if they suffice: see [`FixedPool::checked`].
+//! the bitmap, 64 slots per load, and the objects in ascending order. The iteration reads no other memory. The bitmap
+//! is in the pool's memory, in the bytes behind the last slot if they suffice: see [`FixedPool::checked`].
 //!
 //! An index is a plain number, and does not show whether the slot still has the original object. `uslab::handle` has
 //! handles that detect a replaced object.
@@ -38,7 +38,7 @@ use core::ptr::NonNull;
 /// ```
 ///
 /// # Invariants
-/// The pool is a checked pool whose slots have the stride of `Slot<T>`. Each slot with a set bit has an object.
+/// The pool is a checked pool whose slots have the stride of `Slot<T>`. Each slot with a set bit contains an object.
 #[derive(Debug)]
 pub struct LivePool<T, A: Area> {
     pool: FixedPool<A>,
@@ -53,8 +53,8 @@ union Slot<T> {
 }
 
 impl<T, A: Area> LivePool<T, A> {
-    /// Makes a pool of as many objects as `area` holds. A slot has the size of the object, or of a link (a word) if
-    /// that is larger.
+    /// Makes a pool of as many objects as `area` holds. A slot is as large as the object, or as a link (a word) if that
+    /// is larger.
     ///
     /// # Errors
     /// Returns the errors of [`FixedPool::checked`].
@@ -103,7 +103,8 @@ impl<T, A: Area> LivePool<T, A> {
     }
     /// Iterates over objects with their indexes, the objects mutably.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (usize, &mut T)> {
-        // SAFETY: the objects belong to the pool, and are borrowed exclusively with it. Each object comes once.
+        // SAFETY: the objects belong to the pool, and are borrowed exclusively with it. The iterator yields each object
+        // once.
         self.objects().map(|(index, mut object)| (index, unsafe { object.as_mut() }))
     }
     fn objects(&self) -> impl Iterator<Item = (usize, NonNull<T>)> {
@@ -140,7 +141,7 @@ impl<T, A: Area> Drop for LivePool<T, A> {
     }
 }
 
-/// Objects that are still to be dropped. If one drop panics, the rest is still dropped.
+/// Objects that are still to be dropped. If one drop panics, the remaining objects are still dropped.
 struct Rest<T, I: Iterator<Item = NonNull<T>>>(I);
 
 impl<T, I: Iterator<Item = NonNull<T>>> Rest<T, I> {

@@ -1,13 +1,13 @@
-//! A pool that marks slots as used or free by a word behind each object. The marks are the alternative to a bitmap.
+//! A pool that marks slots as used or free by a word behind each object. Such marks are the alternative to a bitmap.
 //!
 //! ```text
 //! [ object 32 bytes | mark ][ object 32 bytes | mark ] ...        36 bytes per slot
 //! ```
 //!
 //! Iterating over the slots in use loads each slot's mark: one cache line per slot. With the [bitmap](super::live), one
-//! load covers 64 slots. A mark takes 4 bytes per slot, not one bit, and an overrun reaches it. The pool demonstrates
-//! this difference (`a_walk_by_marks_touches_every_slot`). Marks are also useful if the memory's state must be visible
-//! in a dump.
+//! load covers 64 slots. A mark takes 4 bytes per slot, not one bit, and an overrun reaches it. `MarkedPool`
+//! demonstrates the cost of marks (`a_walk_by_marks_touches_every_slot`). Marks are also useful if the memory's state
+//! must be visible in a dump.
 //!
 //! Source: the comments on Reinalter, "Memory allocation strategies: a pool allocator" (2012), which predict the cost.
 
@@ -125,8 +125,8 @@ mod tests {
         assert_eq!(pool.alloc(layout), Err(Refused::Size { asked: 33, most: 32 }));
     }
 
-    /// Iterating by marks and by bits finds equal objects. For 8 objects, marks take 256 cache lines and bits take 4
-    /// words.
+    /// Iterating by marks and by bits finds equal objects. For 8 objects, iterating reads 256 cache lines with marks
+    /// and 4 words with bits.
     #[test]
     fn a_walk_by_marks_touches_every_slot() {
         let object = Layout::from_size_align(64, 4).unwrap();
@@ -144,7 +144,7 @@ mod tests {
         }
         let index =
             |base: NonNull<u8>, slot: NonNull<u8>, stride| (slot.addr().get() - base.addr().get()) / stride;
-        // Each slot has a mark in a separate cache line. In contrast, the bitmap is four words.
+        // Each slot has a mark in a separate cache line. The bitmap of these slots is four words.
         let lines: BTreeSet<_> = by_marks.iter().map(|slot| (slot.addr().get() + 64) / 64).collect();
         assert_eq!((lines.len(), by_bits.len().div_ceil(64)), (256, 4));
         let found: Vec<_> = marks.live().map(|slot| index(by_marks[0], slot, 68)).collect();

@@ -1,5 +1,6 @@
 //! Compares all pools with one shadow model. Objects do not overlap, are aligned, and keep their bytes. A request that
-//! does not fit is refused, and a request that fits is served while there is room. At the end, all memory is free.
+//! does not fit is refused, and a request that fits is served while there is room. At the end of a test, all memory of
+//! the pool is free.
 
 use super::area::{Area, HeapArea};
 use super::index_pool::Initialise;
@@ -17,7 +18,7 @@ trait Subject {
     unsafe fn free(&mut self, object: NonNull<u8>, layout: Layout) -> Result<(), BadFree>;
     /// Returns `true` if the pool can serve `layout` at all.
     fn fits(&self, layout: Layout) -> bool;
-    /// Number of objects that the pool holds. `None` if the pool grows beyond the test's number.
+    /// Number of objects that the pool holds; `None` if the pool grows beyond the test's number.
     fn capacity(&self) -> Option<usize>;
     fn check(&self, _live: usize) {}
 }

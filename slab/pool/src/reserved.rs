@@ -40,8 +40,8 @@ pub const STEP: usize = 32 << 10;
 /// ```
 ///
 /// # Invariants
-/// `threaded` slots from the region's start on are in its first `committed` bytes. Each such slot is in the free list
-/// or in use.
+/// `threaded` slots from the region's start on are in its first `committed` bytes. Each of these slots is in the free
+/// list or in use.
 #[derive(Debug)]
 pub struct ReservedPool {
     free: FreeList,
@@ -86,8 +86,8 @@ impl ReservedPool {
         Ok(Self { free, slots, pad, threaded: 0, committed: 0, step, usage, region })
     }
 
-    /// Allocates a slot for `layout`. Cost: accesses the slot. If no slot is free, a system call and a write to each
-    /// slot of a step.
+    /// Allocates a slot for `layout`. Cost: accesses the slot. If no slot is free, the cost includes a system call and
+    /// a write to each slot of a step.
     ///
     /// # Errors
     /// Returns an error if the layout does not fit, [`Refused::Full`] at the upper limit, and [`Refused::Memory`] if

@@ -1,6 +1,6 @@
 //! Blocks without `unsafe`: a guard frees its block once, when the guard is dropped.
 //!
-//! A raw block can be freed twice, to another pool, or after its pool. The block of a [`PoolGuard`] cannot: dropping
+//! A raw block can be freed twice, to another pool, or after its pool. The block of a [`PoolGuard`] is safe: dropping
 //! the guard frees the block to the pool that the guard borrows. The underlying pool therefore need not check the
 //! address, if its type guarantees the address. [`PoolGuard::free`] checks the address anyway, to measure the cost of
 //! the check, or in a program with untrusted parts.
@@ -115,7 +115,8 @@ unsafe impl<A: Area> RawPool for GuardedPool<A> {
 pub struct SafePool<P>(RefCell<P>);
 
 impl<P: RawPool> SafePool<P> {
-    /// Wraps `pool`, and guards the blocks that are allocated from now on. Earlier allocations are unaffected.
+    /// Wraps `pool`, and guards the blocks that are allocated from now on. Blocks that were allocated earlier are
+    /// unaffected.
     pub const fn new(pool: P) -> Self {
         Self(RefCell::new(pool))
     }
@@ -130,7 +131,7 @@ impl<P: RawPool> SafePool<P> {
         Ok(PoolGuard { block, pool: &self.0 })
     }
     /// The underlying pool, while no guard is alive, for instance to reset all its blocks. Without a reset, a leaked
-    /// block stays allocated.
+    /// block of the pool stays allocated.
     pub fn pool(&mut self) -> &mut P {
         self.0.get_mut()
     }
@@ -165,7 +166,7 @@ pub struct PoolGuard<'p, P: RawPool> {
 }
 
 impl<P: RawPool> PoolGuard<'_, P> {
-    /// The bytes of the block. The bytes of a new block are unspecified.
+    /// The bytes of the block. A new block has unspecified bytes.
     #[inline]
     pub fn bytes(&mut self) -> &mut [MaybeUninit<u8>] {
         // SAFETY: the block is allocated and not freed, so it is valid and belongs only to this guard, which is
@@ -179,7 +180,7 @@ impl<P: RawPool> PoolGuard<'_, P> {
     /// Frees the block, with the pool's checks.
     ///
     /// # Errors
-    /// Returns the errors of [`RawPool::free_raw`] if the pool's memory was overwritten. After an error, the block
+    /// Returns the errors of [`RawPool::free_raw`] if the pool's memory was overwritten. If `free` fails, the block
     /// stays allocated.
     #[inline]
     pub fn free(self) -> Result<(), BadFree> {

@@ -7,8 +7,9 @@
 //! ```
 //!
 //! The *offset* is the byte of a slot that is aligned: 0, or the number of bytes that an arena puts in front of an
-//! object. Padding aligns the first slot. The stride is a multiple of the alignment, so all later slots are aligned,
-//! too. A pool can therefore have only one offset (Reinalter, "Memory allocation strategies: a pool allocator", 2012).
+//! object. Padding before the first slot aligns that slot. The stride is a multiple of the alignment, so all later
+//! slots are aligned, too. A pool can therefore have only one offset (Reinalter, "Memory allocation strategies: a pool
+//! allocator", 2012).
 
 use super::error::{BadFree, PoolError, Refused};
 use core::alloc::Layout;
@@ -97,8 +98,8 @@ impl SlotLayout {
     pub(crate) const fn pad(&self, start: usize) -> usize {
         start.wrapping_add(self.offset).wrapping_neg() & (self.align - 1)
     }
-    /// Returns the start of the slots of `memory`, and the number of bytes from there on. The start may be the end of
-    /// the memory.
+    /// Returns the start of the slots of `memory`, and the number of bytes from there on. The start of the slots may be
+    /// the end of the memory.
     pub(crate) fn place(&self, memory: NonNull<[u8]>) -> (NonNull<u8>, usize) {
         let start = memory.cast::<u8>();
         let pad = self.pad(start.addr().get()).min(memory.len());

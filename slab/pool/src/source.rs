@@ -18,15 +18,15 @@ use core::ptr::NonNull;
 /// # Safety
 /// Memory has its layout and belongs only to the caller until it is put back.
 pub unsafe trait Source: Copy {
-    /// Allocates memory for a layout that is not empty. The memory is zeroed if `zero`.
+    /// Allocates memory for a layout that is not empty. If `zero` is set, the memory is zeroed.
     fn get(self, layout: Layout, zero: bool) -> Option<NonNull<u8>>;
     /// # Safety
     /// `memory` must come from `get` with this layout, and is no longer used.
     unsafe fn put(self, memory: NonNull<u8>, layout: Layout);
-    /// Resizes memory at its alignment. With `zero`, the bytes behind the old bytes are zero.
+    /// Resizes memory at its alignment. If `zero` is set, the bytes behind the old bytes are zero.
     ///
     /// # Safety
-    /// After a success, the contract of `put` applies to the old memory. Neither layout may be empty.
+    /// After a success, the contract of `put` applies to the old memory. Neither layout of a resize may be empty.
     unsafe fn resize(self, memory: NonNull<u8>, old: Layout, new: Layout, zero: bool) -> Option<NonNull<u8>> {
         // SAFETY: the memory has the old layout, by this function's contract.
         unsafe { moved(self, memory, old, new, zero) }
@@ -162,7 +162,8 @@ pub unsafe fn reallocate(
     Some(moved)
 }
 
-/// Implements one version of the trait for each given [`Source`]. The caller imports `Layout` and `NonNull`.
+/// Implements one version of the trait for each given [`Source`]. The caller of the macro imports `Layout` and
+/// `NonNull`.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! allocators {

@@ -8,11 +8,11 @@
 //!
 //! - Allocate: O(1), like an [arena](super::linear). A [marker](StackAlloc::mark) takes 20 bytes of the memory.
 //! - [`free_to`](StackAlloc::free_to): O(1), plus a load for each marker that is freed with the given marker.
-//! - [`free`](StackAlloc::free) of a single block: the topmost block is freed immediately, with its padding. Any other
-//!   block waits for a marker. Blocks that are freed in reverse order therefore leave nothing, except blocks that were
-//!   shrunk below others.
+//! - [`free`](StackAlloc::free) of a single block: the topmost block is freed immediately, with its padding. Any block
+//!   below the topmost waits for a marker. Blocks that are freed in reverse order therefore leave nothing, except
+//!   blocks that were shrunk below others.
 //! - Waste: the padding for alignments. Padding in front of a block has at least 8 bytes, which store where the padding
-//!   begins. Blocks have no header.
+//!   begins. The blocks of a stack have no header.
 //!
 //! A marker is a value, because it is used once. The stack stores the valid markers in the memory: each record has the
 //! position of the previous record. A marker that was freed with an earlier marker is refused, however far the stack
@@ -57,8 +57,8 @@ use core::ptr::NonNull;
 ///
 /// # Invariants
 /// The records of the valid markers are below `head`. Records are linked from `newest`, each record to a lower one. The
-/// paddings of blocks are linked, too, from the padding in front of the block at `padded`. Some of these blocks may be
-/// freed.
+/// paddings of blocks are linked, too, from the padding in front of the block at `padded`. Some of the padded blocks
+/// may already be freed.
 #[derive(Debug)]
 pub struct StackAlloc<A> {
     memory: Raw<A>,
@@ -158,8 +158,8 @@ impl<A: Area> StackAlloc<A> {
         self.head = end;
         Ok(self.memory.at(at))
     }
-    /// Frees a block. The bytes and the padding of the topmost block are reusable immediately. Any other block waits
-    /// for a marker, or a [reset](Self::reset).
+    /// Frees a block. The bytes and the padding of the topmost block are reusable immediately. The bytes of any other
+    /// block wait for a marker, or a [reset](Self::reset).
     ///
     /// # Errors
     /// Returns [`BadFree::Foreign`] for an address outside of the memory, and [`BadFree::NotOut`] for an address above
@@ -179,9 +179,9 @@ impl<A: Area> StackAlloc<A> {
         }
         Ok(())
     }
-    /// Resizes the topmost block in place, or shrinks any other block. Shrinking any other block saves nothing. The end
-    /// of such a block stays, so the block is not recognised as topmost later. Returns `false` if the block cannot be
-    /// resized.
+    /// Resizes the topmost block in place, or shrinks any other block. Shrinking a block below the topmost saves
+    /// nothing. A block that was shrunk keeps its end, so it is not recognised as topmost later. Returns `false` if the
+    /// block cannot be resized.
     ///
     /// # Errors
     /// Returns the errors of [`free`](Self::free).
@@ -249,7 +249,7 @@ impl<A: Area> StackAlloc<A> {
     fn number(&self, record: usize) -> u64 {
         u64::from(self.memory.peek(record + 8)) << 32 | u64::from(self.memory.peek(record + 4))
     }
-    /// Frees all blocks and markers. The blocks must no longer be used.
+    /// Frees all blocks and markers. Blocks of the stack must no longer be used after `reset`.
     pub fn reset(&mut self) {
         self.head = 0;
         self.newest = NONE;

@@ -8,21 +8,21 @@
 //! ```
 //!
 //! Free blocks are in lists by size [class](classes). A request begins at the first class in which all blocks are large
-//! enough. Two bit scans find the first class from there on that has a block. The surplus of the block is cut off and
-//! put on the list of its class. A freed block merges with its free neighbours immediately.
+//! enough. Two bit scans find the first class that is not smaller and has a block. The surplus of the found block is
+//! cut off and put on the list of its class. A freed block merges with its free neighbours immediately.
 //!
-//! - Allocate and free: O(1), whatever the state of the memory. No list is ever searched. An operation reads at most
-//!   three words of bitmaps, and cuts one block or joins two.
+//! - Allocate and free: O(1), whatever the state of the memory. An allocation or a free never searches a list. An
+//!   operation reads at most three words of bitmaps, and cuts one block or joins two.
 //! - Waste: a header of 4 bytes and rounding up to 16. Rounding up to a class takes no memory, but skips blocks. A
 //!   request can be refused although a block of its own class would hold it (*good* fit, not best fit). With `2^n`
 //!   classes per doubling, a request is always served if a free block is `1 + 1/2^n` times as large.
 //!
 //! The header is one number: the size, a flag for a free block, and a flag for a free predecessor. The last 4 bytes of
-//! a free block store its start. A used block has no such field, so it costs only 4 bytes. The reference implementation
-//! (Conte, `tlsf`) also takes 4 bytes on 32-bit machines, and 8 bytes on 64-bit machines. Links in this heap are
-//! positions of 32 bits. List heads and bitmaps are outside the memory, on the heap ([`Tlsf::control_bytes`]). The list
-//! heads take 4 bytes per class, where Conte's pointers take 8. A heap has at most 28 doublings, from 16 bytes to 2
-//! GiB, and thus at most 896 classes.
+//! a free block store its start. A used block stores no start, so it costs only a header of 4 bytes. The reference
+//! implementation (Conte, `tlsf`) also takes 4 bytes on 32-bit machines, and 8 bytes on 64-bit machines. Links in this
+//! heap are positions of 32 bits. List heads and bitmaps are outside the memory, on the heap ([`Tlsf::control_bytes`]).
+//! The list heads take 4 bytes per class, where Conte's pointers take 8. A heap has at most 28 doublings, from 16 bytes
+//! to 2 GiB, and thus at most 896 classes.
 //!
 //! Invariants: no two neighbours are free; a free block is in the list of its class; a bit is set if and only if its
 //! list, or its bitmap, is not empty.
@@ -113,8 +113,8 @@ blocks_by_pointer!(Tlsf);
 pub struct Blocks<M> {
     memory: M,
     classes: Classes,
-    /// Position of the first block, whose payload is at a multiple of [`UNIT`]. The second field is the position of the
-    /// header behind the last block.
+    /// The first field is the position of the first block, whose payload is at a multiple of [`UNIT`]. The second field
+    /// is the position of the header behind the last block.
     first: usize,
     end: usize,
     fl_bitmap: u32,
@@ -346,7 +346,7 @@ impl<M: Words> Blocks<M> {
     pub fn size(&self, payload: usize) -> usize {
         self.header(payload - HEADER).0 - HEADER
     }
-    /// Resizes a block in place. Returns `false` if the following block is in use or too small.
+    /// Resizes a used block in place. Returns `false` if the following block is in use or too small.
     pub fn resize(&mut self, payload: usize, bytes: usize) -> bool {
         let at = payload - HEADER;
         let header = self.memory.load(at);
@@ -391,7 +391,7 @@ impl<M: Words> Blocks<M> {
     pub fn holes(&self) -> impl Iterator<Item = usize> {
         self.free().map(|size| size - HEADER)
     }
-    /// Returns `true` if a request for `layout` would be served. Searches all memory instead of the lists.
+    /// Returns `true` if a request for `layout` would be served. `room` searches all memory instead of the lists.
     pub fn room(&self, layout: Layout) -> bool {
         let first = need(layout.size(), HEADER).and_then(|need| self.first_class(need, layout.align()));
         first.is_some_and(|first| self.free().any(|size| self.classes.of(size) >= first))

@@ -40,8 +40,8 @@ impl Usage {
     pub fn mean(&self) -> f64 {
         self.sum as f64 / (self.allocs + self.frees).max(1) as f64
     }
-    /// Number of bytes of slots beyond the requested sizes, over all allocations so far: internal waste. A pool has no
-    /// other waste.
+    /// Number of bytes of slots beyond the requested sizes, over all allocations so far: internal waste. The rounding
+    /// up of sizes is the only waste of a pool.
     pub const fn wasted(&self) -> u64 {
         self.given - self.asked
     }

@@ -1,8 +1,8 @@
 //! Memory addressed by positions, for the metadata of byte allocators.
 //!
 //! Byte allocators are safe code on positions: numbers of 32 bits, counted from the start of the memory, half the size
-//! of pointers. In this crate, the memory is an [`Area`]. A study of the algorithms may use another memory, and count
-//! operations.
+//! of pointers. The memory of this crate's allocators is an [`Area`]. A study of the algorithms may use another memory,
+//! and count operations.
 
 use crate::area::Area;
 use core::ptr::NonNull;

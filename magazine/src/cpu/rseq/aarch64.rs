@@ -2,17 +2,17 @@
 //!
 //! # Order
 //!
-//! On x86-64 every store is a Release and every load is an Acquire, at no cost. On aarch64, plain loads and stores have
-//! no such ordering. The portable bodies in [`region`](crate::region) request orderings, of which a concurrent drain
-//! needs these:
+//! On x86-64 every store is a Release and every load is an Acquire, at no cost. On aarch64, plain loads and stores
+//! order nothing. The portable bodies in [`region`](crate::region) request orderings, of which a concurrent drain needs
+//! these:
 //!
 //! * *The word*, Acquire in the portable body: pairs with the Release in `Table::put_back`. An operation that finds its
 //!   region again sees the drain's writes to the region. In a section, the addresses of all accesses to the region are
 //!   computed from the word. The address dependency orders these accesses after the load of the word. A plain load of
 //!   the word therefore suffices.
 //! * *The limit*, Acquire: pairs with the Release in `Region::open`. A drain gives rounds away in place while
-//!   operations of the CPU run, and then opens the stack. The next pushes overwrite places that the drain has read. The
-//!   section loads the limit with `ldar`.
+//!   operations of the CPU run, and then opens the stack. Pushes after the drain overwrite places that the drain has
+//!   read. The section loads the limit with `ldar`.
 //! * *Committed*, Acquire: pairs with the Release in `Region::set_committed`, which follows the commit of the memory.
 //!   The section loads the committed size with `ldar`. For the limit and the committed size, the branch after the load
 //!   would also order the later stores. Only a batch that widens its stack reads the limit and the committed size.
@@ -101,8 +101,8 @@ pub(super) fn cpu_id_at(area: isize) -> u32 {
 }
 
 /// The instructions that all sections share. Labels: `66` is the descriptor, `4` the abort address, `5` the (re)start,
-/// and `2` the start of the section. The body ends with the commit and `3:`. At the start of the body, `x16` is the
-/// address of the class's head on this CPU, and `w` is that head. The body may use `x17`.
+/// and `2` the start of the section. The body of a section ends with the commit and `3:`. At the start of the body,
+/// `x16` is the address of the class's head on this CPU, and `w` is that head. The body of a section may use `x17`.
 macro_rules! section { ([$($body:tt)*] [$($operands:tt)*]) => {
     asm!(
         descriptor!(),
@@ -187,8 +187,8 @@ impl PcpuPtr {
     #[inline(always)]
     pub(crate) fn push(&self, class: Class, round: NonNull<u8>) -> bool {
         // SAFETY: each word leads to a region with a stack of the class, to which only sections of its CPU store. The
-        // round is stored above the length, in a place that `cap` allows. No operation reads that place before the
-        // length grows. The empty region's caps are 0.
+        // round is stored above the length, in a place that `cap` allows. No operation reads a place before the stack's
+        // length covers it. The caps of the empty region are 0.
         unsafe {
             section!([
                 "ldur {c}, [x16, -{cap}]",                        // cap:32 | limit:16 | quiet:16
@@ -219,13 +219,13 @@ impl PcpuPtr {
         true
     }
 
-    /// Pushes a batch on this CPU's region, like [`Region::push_batch`](crate::region::Region::push_batch). The batch
+    /// Pushes a batch on this CPU's region, like [`Region::push_batch`](crate::region::Region::push_batch). `rounds`
     /// must have at least one round.
     #[inline(never)]
     pub(super) fn push_batch(&self, class: Class, rounds: &[NonNull<u8>]) -> bool {
-        // SAFETY: each word leads to a region with a stack of the class. Rounds are stored above the stack's length, up
-        // to the new `cap`. The new `cap` is within the class's limit and the committed part of the region; the empty
-        // region has no committed part.
+        // SAFETY: each word leads to a region with a stack of the class. The pushed rounds are stored above the stack's
+        // length, up to the new `cap`. The new `cap` is within the class's limit and the committed part of the region;
+        // the empty region has no committed part.
         unsafe {
             section!([
                 "and x17, {w}, {len}",

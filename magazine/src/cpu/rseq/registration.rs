@@ -1,22 +1,23 @@
 //! Registration of threads for restartable sequences, if the C library does not register them.
 //!
 //! Since 2.35, glibc registers a `struct rseq` for every thread before the thread runs, and exports its location in two
-//! symbols. Distributions backported this to older versions. This module tests the symbols and never a version. With
-//! musl, an older glibc, or `GLIBC_TUNABLES=glibc.pthread.rseq=0`, the libc registers nothing. A thread's first miss
-//! then registers an area of this module and retries once. This module's area is at the same offset from the thread
-//! pointer in all threads, like the libc's area. Sections therefore need not know whether the libc or this module
-//! registered the area.
+//! symbols. Distributions backported this registration to older versions of glibc. This module tests for the symbols,
+//! and never for a version of glibc. With musl, an older glibc, or `GLIBC_TUNABLES=glibc.pthread.rseq=0`, the libc
+//! registers no threads. In such a process, a thread's first miss registers an area of this module and retries once.
+//! This module's area is at the same offset from the thread pointer in all threads, like the libc's area. Sections
+//! therefore need not know whether the libc or this module registered the area.
 //!
 //! * **A thread that ends** unregisters its area before the memory is unmapped. The kernel writes to a registered area
-//!   whenever it resumes the thread, and a detached musl thread unmaps its stack. Later frees of that thread, in
+//!   whenever it resumes the thread, and a detached musl thread unmaps its stack. A thread's later frees, in
 //!   destructors of other keys, bypass the stacks.
-//! * **Another library registered first**: the kernel accepts one area per thread and refuses a second area. If the
+//! * **Another library registered first**: the kernel accepts one area per thread and refuses a second area. If a
 //!   refused thread decides the mechanism, the claimed slot serves the whole process. Any later refused thread bypasses
 //!   the stacks. Two copies of this crate in one program share an area, and the second copy finds the area registered.
 //! * **A fork** keeps the registration of the forking thread, because the kernel copies it. A child that shares its
-//!   parent's memory (`vfork`) has no registration and may not allocate. The libc's area has the same restriction.
-//! * **A signal handler** should not make a thread's first allocation. The handler would register the thread. If the
-//!   interrupted section has not read the CPU number yet, it would then continue unannounced.
+//!   parent's memory (`vfork`) has no registration and may not allocate. The C library's own `struct rseq` has the same
+//!   restriction after `vfork`.
+//! * **A signal handler** should not make a thread's first allocation. An allocation in a handler would register the
+//!   thread. A section that was interrupted before it read the CPU number would then continue unannounced.
 
 use crate::sync::Fixed;
 use core::ffi::c_void;
@@ -64,7 +65,8 @@ pub(super) unsafe fn register(area: *mut c_void) -> bool {
     registered
 }
 
-/// Two threads with concurrent first calls create a key each. Both keys work, and one key stays unused.
+/// Two threads with concurrent first calls create a key each. If two keys were created, both work, and one stays
+/// unused.
 fn key() -> Option<libc::pthread_key_t> {
     if KEY.get() == 0 {
         let mut key = 0;

@@ -1,8 +1,8 @@
-//! Per-CPU pointers (words) of a table in a static, so that inlined paths need no load to find them.
+//! Per-CPU pointers (words) of a table in a static, so that inlined paths need no load to find their address.
 //!
-//! The static words are copies of the two sets that inlined paths read. The table that [takes](StaticWords::take) the
-//! static words updates each copy together with its own word. A drain points all words of a CPU to the empty region
-//! before its fence. Only a [`StaticPath`](crate::StaticPath) of that table's layers reads the static words.
+//! The static words are copies of the two sets that inlined paths read. The table that [takes](StaticWords::take)
+//! static words updates each copy together with its own word. Before its fence, a drain points all words of a CPU to
+//! the empty region. Only a [`StaticPath`](crate::StaticPath) of that table's layers reads the static words.
 
 use super::super::MAX_CPUS;
 use super::super::regions::{SPARE, Words};
@@ -21,7 +21,7 @@ pub struct StaticWords {
     /// Offset of the `struct rseq` in which sections are announced.
     area: AtomicIsize,
     taken: AtomicBool,
-    /// Indexed by [`Words::INLINED`].
+    /// The sets of copied words, indexed by [`Words::INLINED`].
     sets: [[AtomicPtr<u8>; SLOTS]; 2],
 }
 
@@ -38,7 +38,7 @@ impl StaticWords {
     /// Takes the static words for a table with `slots` words per set. Returns `false` if `slots` is too large, or
     /// another table has them.
     pub(crate) fn take(&self, slots: usize) -> bool {
-        // Acquire: pairs with the Release in `give_back`. The previous table no longer writes to the static words.
+        // Acquire: pairs with the Release in `give_back`. The previous owner no longer writes to the static words.
         if slots > SLOTS || self.taken.swap(true, Acquire) {
             return false;
         }

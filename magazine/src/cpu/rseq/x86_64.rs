@@ -64,8 +64,8 @@ pub(super) fn cpu_id_at(area: isize) -> u32 {
 }
 
 /// The instructions that all sections share. Labels: `66` is the descriptor, `4` the abort address, `5` the (re)start,
-/// and `2` the start of the section. The body ends with the commit and `3:`. At the start of the body, `t` is the
-/// address of the class's head on this CPU, `w` is that head, and `n` is the stack's length.
+/// and `2` the start of the section. The body of a section ends with the commit and `3:`. At the start of the body, `t`
+/// is the address of the class's head on this CPU, `w` is that head, and `n` is the stack's length.
 macro_rules! section { ([$($body:tt)*] [$($operands:tt)*]) => {
     asm!(
         descriptor!(),
@@ -144,8 +144,8 @@ impl PcpuPtr {
     #[inline(always)]
     pub(crate) fn push(&self, class: Class, round: NonNull<u8>) -> bool {
         // SAFETY: each word leads to a region with a stack of the class, to which only sections of its CPU store. The
-        // round is stored above the length, in a place that `cap` allows. No operation reads that place before the
-        // length grows. The empty region's caps are 0. A prefetch is valid for any address.
+        // round is stored above the length, in a place that `cap` allows. No operation reads a place before the stack's
+        // length covers it. The caps of the empty region are 0. A prefetch is valid for any address.
         unsafe {
             section!([
                 "mov {c}, qword ptr [{t} - {cap}]",               // cap:32 | limit:16 | quiet:16
@@ -173,13 +173,13 @@ impl PcpuPtr {
         true
     }
 
-    /// Pushes a batch on this CPU's region, like [`Region::push_batch`](crate::region::Region::push_batch). The batch
+    /// Pushes a batch on this CPU's region, like [`Region::push_batch`](crate::region::Region::push_batch). `rounds`
     /// must have at least one round.
     #[inline(never)]
     pub(super) fn push_batch(&self, class: Class, rounds: &[NonNull<u8>]) -> bool {
-        // SAFETY: each word leads to a region with a stack of the class. Rounds are stored above the stack's length, up
-        // to the new `cap`. The new `cap` is within the class's limit and the committed part of the region; the empty
-        // region has no committed part.
+        // SAFETY: each word leads to a region with a stack of the class. The pushed rounds are stored above the stack's
+        // length, up to the new `cap`. The new `cap` is within the class's limit and the committed part of the region;
+        // the empty region has no committed part.
         unsafe {
             section!([
                 "lea {x}, [{n} + {count}]",                       // the places that it takes

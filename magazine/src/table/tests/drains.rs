@@ -202,8 +202,7 @@ fn a_number_that_was_given_back_is_closed_and_empty_everywhere() {
         assert!(table.put(cpu, class, &rounds(1..5)));
         table.region(cpu).unwrap().pop(class, Commit::Done).unwrap();
     }
-    // The drain has seen CPU 1's idle stack. Rounds that the next owner of the class pushes must not immediately count
-    // as idle.
+    // The drain has seen CPU 1's idle stack. Rounds of the class's next owner must not immediately count as idle.
     assert!(table.put(1, class, &rounds(1..5)));
     let other = table.class(8).unwrap();
     assert!(table.put(2, other, &rounds(1..3)));
@@ -330,8 +329,8 @@ fn a_child_finds_no_claim_and_no_drain_of_other_threads() {
     assert!(table.drains.try_lock().is_some() && table.making.try_lock().is_some());
 }
 
-/// The record of a running drain is on the stack of the draining thread. The test overwrites that stack memory after
-/// the drain's end. A fork must not read it.
+/// The record of a running drain is on the stack of the draining thread. The test overwrites the record's stack memory
+/// after the drain's end. A fork must not read the overwritten stack memory.
 #[test]
 fn fork_reads_no_record_of_a_finished_drain() {
     #[inline(never)]
@@ -417,7 +416,7 @@ fn sweep_drains_joined_classes_and_each_collects_its_rounds() {
     assert_eq!((collected(&table, one), collected(&table, silent)), (vec![3, 2, 1, 6, 5, 4], vec![]));
     assert!(collected(&table, one).is_empty(), "once");
     assert_eq!([one, two].map(|class| table.limit(class).load(Relaxed)), [8, 0]);
-    // A drain takes over rounds that were not collected. The next sweep does so, too.
+    // A drain takes over rounds that were not collected. The next sweep also takes over rounds that were not collected.
     assert_eq!(table.drain_all(Which::Idle, &[two]), [(two, vec![13, 12, 11]), (two, vec![16, 15, 14])]);
     assert!(collected(&table, two).is_empty());
     assert!(table.put(2, two, &rounds(1..3)));

@@ -170,7 +170,7 @@ fn pages_are_grouped_into_runs() {
     assert_eq!(pages.runs().collect::<Vec<_>>(), [0..2, 63..66, 1023..1024]);
 }
 
-/// The heap decommits no memory. The stacks are closed nevertheless, and can be used again.
+/// The heap decommits no memory. Stacks are closed although their memory is not decommitted, and can be used again.
 #[test]
 fn memory_that_cannot_be_decommitted_is_not_reported_as_decommitted() {
     let table = simulated(1, 128 << 10);

@@ -31,7 +31,7 @@ fn simulated(cpus: u32, region: usize) -> Table<Heap> {
 }
 
 impl<M: Memory> Table<M> {
-    /// Pushes rounds on the class's stack on `cpu`. No other thread may use that stack.
+    /// Pushes rounds on the class's stack on `cpu`. No other thread may use the class's stack on `cpu`.
     fn put(&self, cpu: u32, class: Class, rounds: &[NonNull<u8>]) -> bool {
         let region = self.region(cpu).unwrap();
         let push = || region.push_batch(class, rounds, Commit::Done);
@@ -102,7 +102,7 @@ fn frees_by_address_stay_open_where_only_they_are_to() {
     assert_eq!(supplier.free.borrow().len(), 100);
 }
 
-/// A profile that must see all operations closes all inlined paths. Drains in between must leave the paths closed.
+/// A profile that must see all operations closes all inlined paths. A drain in between must leave the paths closed.
 #[test]
 fn inlined_paths_that_are_closed_miss_and_the_others_use_the_same_stacks() {
     use crate::shadow::TestSupplier;
@@ -124,8 +124,8 @@ fn inlined_paths_that_are_closed_miss_and_the_others_use_the_same_stacks() {
         used();
         for _ in 0..1000 {
             assert!(!hits());
-            // SAFETY: the layer exists until the end of the test. The path is closed, so the round is not pushed on a
-            // stack.
+            // SAFETY: the layer exists until the end of the test. The inlined path is closed, so it does not push the
+            // round on a stack.
             assert!(!unsafe { inlined.free_fast(TestRound(1000)) });
         }
         layer.flush_all(&supplier);

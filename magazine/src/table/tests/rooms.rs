@@ -110,7 +110,7 @@ fn the_word_below_a_stack_stays_null() {
                 assert_eq!((popped, region.round(*class, 0)), (*reach, None));
             }
         }
-        // New classes reuse the same rooms.
+        // New classes reuse the rooms of returned classes.
         for (class, reach) in &mut used {
             table.retire(*class);
             *class = table.class(*reach as u16).unwrap();
@@ -291,7 +291,8 @@ fn concurrent_commit_of_another_thread_is_sufficient() {
     assert_eq!(table.region(0).unwrap().committed(), STEP);
 }
 
-/// System memory that is readable everywhere and writable only after a commit. Any other write ends the program.
+/// System memory that is readable everywhere and writable only after a commit. A write to an uncommitted part ends the
+/// program.
 #[cfg(all(target_os = "linux", target_arch = "x86_64", not(any(miri, uslab_heap))))]
 struct Granting {
     base: NonNull<u8>,
@@ -378,8 +379,8 @@ fn unused_regions_are_read_and_not_written() {
     assert_eq!([0, 1].map(|cpu| table.region(cpu).unwrap().committed()), [STEP, 0]);
 }
 
-/// The room for depot magazines follows the empty region. The room has the size of a region, and is committed step by
-/// step.
+/// The room for depot magazines follows the empty region. The depots' room has the size of a region, and is committed
+/// step by step.
 #[test]
 fn room_for_magazines_of_depots_is_cut_once_and_used_again() {
     let magazine = size_of::<crate::depot::Slot>();

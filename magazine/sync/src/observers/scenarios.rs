@@ -40,7 +40,8 @@ fn call(all: &All) {
     all.each(|observer| observer());
 }
 
-/// An observer's data is initialised before the observer's first call. No call runs after `remove` returns.
+/// An observer's data is initialised before the observer's first call. No call of the observer runs after `remove`
+/// returns.
 fn observer() {
     let here = All::default();
     let there = here.clone();

@@ -1,13 +1,14 @@
 //! Enumerates the outcomes that RC11 allows.
 //!
 //! The model is RC11 of "Repairing Sequential Consistency in C/C++11" (Lahav, Vafeiadis, Kang, Hur, Dreyer; PLDI 2017).
-//! Relations have the paper's names. A candidate execution is a run of each thread with guessed read values, a write
-//! for each read (`rf`), and an order of the writes of each location (`mo`). A candidate execution is consistent if
+//! The relations in this module have the paper's names. A candidate execution is a run of each thread with guessed read
+//! values, a write for each read (`rf`), and an order of the writes of each location (`mo`). A candidate execution is
+//! consistent if
 //!
-//! - coherence: `hb; eco?` is irreflexive,
-//! - atomicity: `rmw` and `rb; mo` have nothing in common,
-//! - SC: `psc` is acyclic,
-//! - no thin air: `sb` and `rf` together are acyclic.
+//! - coherence: the relation `hb; eco?` is irreflexive,
+//! - atomicity: the relations `rmw` and `rb; mo` are disjoint,
+//! - SC: the relation `psc` is acyclic,
+//! - no thin air: the union of `sb` and `rf` is acyclic.
 
 use crate::program::{Change, Found, Op, Order, RACE, Registers, Shape, Value};
 use std::collections::BTreeSet;
@@ -18,8 +19,8 @@ pub struct Model {
     /// True if a release sequence continues through later stores of its thread, as in C++11 and the paper. C++20 has
     /// dropped this rule (P0982).
     pub own_stores_continue: bool,
-    /// True if SC accesses (not fences) are sequentially consistent. If the flag is false, SC accesses only acquire and
-    /// release.
+    /// True if SC accesses (not fences) are sequentially consistent. If the flag is false, SC accesses are only acquire
+    /// and release accesses.
     pub sc_accesses: bool,
     /// True if the coherence axiom of the module documentation applies.
     pub coherence: bool,
@@ -224,7 +225,7 @@ fn values(shape: &Shape) -> BTreeSet<u64> {
 /// The outcomes that `model` allows.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Allowed {
-    /// Contains only [`RACE`] if any execution has a data race, because the behaviour is then undefined.
+    /// If any execution has a data race, the set contains only [`RACE`], because the behaviour is undefined.
     pub outcomes: BTreeSet<String>,
     pub executions: u64,
 }

@@ -25,8 +25,8 @@ fn start() -> Result<&'static Subsystem, CacheError> {
     Ok(subsystem)
 }
 
-/// Registers the fork handlers when the library is loaded. A program's own fork handlers then run before these handlers
-/// take the locks, and after they have released them.
+/// Registers the fork handlers when the library is loaded. A program's own fork handlers then run before the library's
+/// handlers take the locks, and after these have released them.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static LOADED: extern "C" fn() = register;

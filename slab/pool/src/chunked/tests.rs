@@ -139,8 +139,8 @@ struct Pages {
     frees: usize,
 }
 
-/// Allocates `live` objects and frees half of them in random order. After that, allocates and frees four times as many
-/// at random.
+/// Allocates `live` objects and frees half of them in random order. `pages` then allocates and frees four times as many
+/// objects at random.
 fn pages<P>(
     pool: &mut P,
     live: usize,
@@ -173,8 +173,8 @@ fn pages<P>(
     Pages { allocs, frees: distinct(freed) }
 }
 
-/// Question from the comments on the post: does one list over a large range touch more pages than a list per chunk? One
-/// list touches many more pages for consecutive allocations, and as many pages for random frees.
+/// The comments on the post ask whether one list over a large range touches more pages than a list per chunk. One list
+/// touches many more pages for consecutive allocations, and as many pages for random frees.
 #[cfg_attr(miri, ignore = "a million steps")]
 #[test]
 fn chunks_keep_allocations_on_few_pages() {

@@ -90,8 +90,8 @@ fn a_write_to_a_free_object_is_found_before_it_is_handed_out_again() {
 fn a_free_object_is_filled_and_says_nothing_of_what_it_was() {
     let mut pool = pool(1);
     let object = pool.alloc().unwrap();
-    // SAFETY: the object belongs to the test. After its free, the bytes are read as memory of the pool's area, which
-    // the test owns.
+    // SAFETY: the object belongs to the test. After the object's free, the bytes are read as memory of the pool's area,
+    // which the test owns.
     unsafe {
         object.write_bytes(0x77, 30);
         pool.free(object).unwrap();

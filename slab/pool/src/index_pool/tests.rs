@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use uslab_buddy::PAGE_SIZE;
 use uslab_buddy::region::{Backend, Region, Uncommitted};
 
-/// The paper's listing, on a table of links instead of memory. In the table, `None` is the listing's `NULL`.
+/// The paper's listing, on a table of links instead of memory. A link of `None` is the listing's `NULL`.
 #[derive(Clone, Debug)]
 struct Listing {
     blocks: u32,
@@ -66,7 +66,7 @@ fn the_pool_is_48_bytes() {
     assert_eq!(size_of::<IndexPool<Borrowed<'_>>>(), 48);
 }
 
-/// The paper's second figure has four blocks and eight states. The available text lacks the drawing.
+/// The paper's second figure has four blocks and eight states. The paper's available text lacks the drawing.
 #[test]
 fn four_blocks_step_by_step_as_in_the_paper() {
     let mut pool = pool(16, 4, Initialise::EachAllocation);
@@ -106,7 +106,7 @@ fn creating_a_pool_touches_nothing_and_late_initialisation_touches_nothing_first
     let mut pool = IndexPool::new(ReadOnly(region.unwrap()), 4096).unwrap();
     let blocks = pool.blocks();
     assert_eq!(blocks as usize, BYTES / 4096);
-    // On mapped memory, a write would fault here.
+    // On mapped memory, a write to the area would fault here.
     assert!((0..blocks).all(|block| pool.take() == Some(block)));
     assert_eq!(pool.alloc(), None);
 }

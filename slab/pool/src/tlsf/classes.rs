@@ -7,11 +7,11 @@
 //! ```
 //!
 //! A free block belongs to the class that contains its size. A search begins at the first class in which *all* blocks
-//! are large enough: the class of the size rounded up to the next step. Any block of that class fits, so no list is
-//! searched. A search may skip a block of the request's own class that would fit.
+//! are large enough: the class of the size rounded up to the next step. Any block of the search's first class fits, so
+//! no list is searched. A search may skip a block of the request's own class that would fit.
 //!
 //! Rounding up adds less than `1 / 2^sli` of the size. The rounded size only decides where the search begins. The block
-//! that is found is cut to the requested size.
+//! that a search finds is cut to the requested size.
 
 /// Two levels of size classes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
