@@ -89,8 +89,7 @@ pub struct PageAllocator {
 const BULK: usize = 64;
 
 impl PageAllocator {
-    /// Takes the reserved addresses for tables that describe the pages. The configuration sets the number of reserved
-    /// addresses.
+    /// Takes the reserved addresses for tables that describe the pages. The configuration sets their number.
     #[doc(hidden)]
     pub fn take_addresses(&mut self) -> Reservation {
         let none = Reservation::none(self.addresses.backend, &self.addresses.faults);
@@ -428,8 +427,7 @@ impl PageAllocator {
     }
 
     /// Ends a reaping interval: calls [`reap`](Self::reap), then decommits the memory that was free since the last
-    /// call, in zones or on CPUs. Returns the number of decommitted bytes. Call `decommit_idle` at intervals, from a
-    /// timer.
+    /// call, in zones or on CPUs. Returns the number of decommitted bytes. Call `decommit_idle` from a timer.
     ///
     /// `reap_users` runs first. The pages that `reap_users` frees count as free throughout the interval.
     ///
@@ -554,16 +552,14 @@ impl PageAllocator {
     pub unsafe fn cut_table(&self, table: &Reserved, bytes: usize) {
         let _inner = self.cached_zones.first().map(|first| first.zone.lock());
         let before = table.reserved();
-        // SAFETY: no thread uses the cut part, by this function's contract. Growing and cutting need the lock that this
-        // thread holds.
+        // SAFETY: no thread uses the cut part, by contract. Growing and cutting need the lock that this thread holds.
         unsafe { table.cut(bytes) };
         let tables = &self.shared.limit.tables;
         tables.set(tables.get().saturating_sub((before - table.reserved()) as u64));
     }
 
     /// Returns the addresses of never-committed pages to the system. A later commit maps these addresses again if the
-    /// limit and other mappings allow it, up to `limit` bytes of pages. With several zones, `give_up_addresses` does
-    /// nothing.
+    /// limit and other mappings allow it, up to `limit` bytes of pages. Does nothing with several zones.
     ///
     /// Watermarks do not reserve pages without addresses. Any request may get the last page that has an address.
     ///
@@ -641,8 +637,7 @@ impl PageAllocator {
     pub fn decommits(&self) -> u64 {
         self.cached_zones.iter().map(|cached| cached.zone.lock().events.decommits).sum()
     }
-    /// Calls `each` with the pages of every maximal block that is currently decommitted, under the lock of the block's
-    /// zone.
+    /// Calls `each` with the pages of every maximal block that is currently decommitted, under its zone's lock.
     #[doc(hidden)]
     pub fn each_decommitted(&self, mut each: impl FnMut(Range<usize>)) {
         let pages = self.shared.max_order.pages() as usize;
@@ -704,8 +699,7 @@ impl PageAllocator {
     #[doc(hidden)]
     pub unsafe fn protect(&self, pfn: Pfn, order: Order, accessible: bool) -> bool {
         let start = pfn.index() << PAGE_SHIFT;
-        // SAFETY: the caller owns the block, and no thread accesses the block while it is inaccessible, by this
-        // function's contract.
+        // SAFETY: the caller owns the block, and no thread accesses the block while it is inaccessible, by contract.
         unsafe { self.shared.region.protect(start..start + order.bytes(), accessible) }
     }
     /// Decommits a block's last page and makes the page inaccessible if `on`. If `on` is false, `guard` makes the last
@@ -718,8 +712,7 @@ impl PageAllocator {
     pub unsafe fn guard(&self, pfn: Pfn, order: Order, on: bool) -> bool {
         let end = (pfn.index() << PAGE_SHIFT) + order.bytes();
         let (region, page) = (&self.shared.region, end - PAGE_SIZE..end);
-        // SAFETY: the caller owns the page, and no thread accesses the page while it is inaccessible, by this
-        // function's contract.
+        // SAFETY: the caller owns the page, and no thread accesses the page while it is inaccessible, by contract.
         unsafe {
             if on && region.backend() == Backend::Os {
                 // The kernel rejoins two parts of a mapping only if the mapping had pages before it was split. Without

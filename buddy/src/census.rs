@@ -6,8 +6,7 @@
 //! * every committed page is in exactly one block, and each block is aligned and inside its zone;
 //! * a frame marks its block as free iff the block is exactly once on the list of its order and type;
 //! * no two free buddies are unmerged;
-//! * a free block is on the list of backed or of discarded blocks, as its frame says, and the counts of both lists are
-//!   right;
+//! * a free block is on the list of backed or of discarded blocks, as its frame says, and both counts are right;
 //! * a free block is on the list of its pageblock's type, and all pageblocks of a larger block have that type;
 //! * pages = free + per-CPU + allocated, where each number is counted in two ways. In the child of a `fork`, pages that
 //!   other threads of the parent were moving are lost. The audit counts these pages once.
@@ -133,8 +132,7 @@ impl PageAllocator {
 impl CachedZone {
     fn audit(&self, shared: &ZoneShared, forked: bool, census: &mut Census) -> Result<(), Violation> {
         let zone = &self.zone;
-        // Allocates before taking the lock or any count, because the global allocator may take this memory from the
-        // audited zone.
+        // Allocates before taking the lock or any count, because the global allocator may use the audited zone.
         let mut committed = vec![true; zone.whole_blocks(shared) as usize];
         let held = self.per_cpu.as_ref().map_or(0, |per_cpu| per_cpu.pages());
         let inner = zone.lock();

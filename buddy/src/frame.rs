@@ -1,5 +1,4 @@
-//! Frames: one descriptor per page, and the table of all frames. A page's metadata is stored in its frame, and never in
-//! the page.
+//! Frames: one descriptor per page, and the table of all frames. A page's metadata is in its frame, never in the page.
 //!
 //! ```text
 //!  0        8       12      16        24                                                      64

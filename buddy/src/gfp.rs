@@ -13,11 +13,9 @@ bitflags::bitflags! {
         const HIGH = 1 << 1;
         /// The caller cannot wait. The allocation fails without draining other CPUs' pages.
         const NOWAIT = 1 << 2;
-        /// Reclaim for this allocation must not start input or output. Only code above the page allocator uses this
-        /// flag.
+        /// Reclaim for this allocation must not start input or output. Only code above this crate uses the flag.
         const NOIO = 1 << 3;
-        /// Reclaim for this allocation must not call into file systems. Only code above the page allocator uses this
-        /// flag.
+        /// Reclaim for this allocation must not call into file systems. Only code above this crate uses the flag.
         const NOFS = 1 << 4;
         /// The allocation fails at the first refusal, like `NOWAIT`, although the caller could wait.
         const NORETRY = 1 << 5;

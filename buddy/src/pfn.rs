@@ -30,8 +30,7 @@ impl Pfn {
     pub(crate) const fn up(self, pages: u32) -> Self {
         Self(self.0 + pages)
     }
-    /// Returns the buddy of the block of `order` at this page: the other half of the enclosing block of order `order +
-    /// 1`.
+    /// Returns the buddy of the block of `order` at this page: the other half of the block of order `order + 1`.
     #[inline(always)]
     pub(crate) const fn buddy(self, order: Order) -> Self {
         Self(self.0 ^ order.pages())

@@ -63,8 +63,7 @@ impl Phantom {
     /// No code may read or write memory of an allocator that is made with the result or a copy of the result. The
     /// following are therefore forbidden on such an allocator: bytes of blocks
     /// ([`PageBlock::bytes`](crate::PageBlock::bytes) and similar), [`Gfp::ZERO`](crate::Gfp::ZERO), objects with
-    /// constructors, typed objects, and growing an allocation. Safe code that could do such an access must not get the
-    /// allocator.
+    /// constructors, typed objects, and growing an allocation. Safe code that could do so must not get the allocator.
     pub const unsafe fn new() -> Self {
         Self(())
     }
@@ -123,8 +122,7 @@ macro_rules! source {
 
 // SAFETY: the region owns the range, and its methods only change the range's protection or return addresses.
 unsafe impl Send for Region {}
-// SAFETY: `commit` is idempotent, and the contracts of `decommit` and the other `unsafe` methods exclude concurrent
-// use.
+// SAFETY: `commit` is idempotent, and the contracts of `decommit` and the other `unsafe` methods exclude races.
 unsafe impl Sync for Region {}
 
 impl Region {
@@ -235,8 +233,8 @@ impl Region {
     /// inaccessible, or readable as zero (see [`Uncommitted`]). On [`Backend::Heap`], the range becomes zero and stays
     /// accessible.
     ///
-    /// Returns `false` if the range stays accessible. Unless it is locked, the memory is returned even if the range
-    /// stays accessible.
+    /// Returns `false` if the range stays accessible. Memory that is not locked is returned to the system in either
+    /// case.
     ///
     /// # Safety
     /// No thread may use the bytes in `range` until they are committed again.
@@ -276,8 +274,7 @@ impl Region {
         if !self.holds(&range) || range.is_empty() {
             return false;
         }
-        // SAFETY: `holds` checked that the range is in this region, and its contents may be lost, by this function's
-        // contract.
+        // SAFETY: `holds` checked that the range is in this region, and its contents may be lost, by contract.
         source!(&self.backing, source => unsafe { source.discard(self.at(&range), range.len()) })
     }
 
@@ -436,8 +433,7 @@ impl Region {
 /// `base` and the result must be in one region, or the result must be one past the region's end.
 #[inline(always)]
 pub unsafe fn behind(base: NonNull<u8>, bytes: usize) -> NonNull<u8> {
-    // SAFETY: both addresses are in one region, by this function's contract. A region does not wrap around, so the sum
-    // is not null.
+    // SAFETY: both addresses are in one region, by contract. A region does not wrap around, so the sum is not null.
     unsafe {
         if MAPPED { base.add(bytes) } else { NonNull::new_unchecked(base.as_ptr().wrapping_add(bytes)) }
     }
@@ -525,8 +521,7 @@ pub fn reserve_most<T>(
     }
 }
 
-/// Addresses for several regions. The tables of an allocator and its pages share one reservation, which saves system
-/// calls.
+/// Addresses for several regions. The tables of an allocator and its pages share one reservation, to save system calls.
 #[derive(Debug)]
 pub struct Reservation {
     left: Option<Region>,
@@ -682,8 +677,7 @@ impl Reserved {
         // A concurrent commit was requested for at most `bytes` bytes, or for bytes that are already committed. A
         // concurrent commit runs ahead by at most `ahead` bytes.
         let ahead = Self::MOST + Self::STEP;
-        // SAFETY: no thread uses the cut part, by this function's contract. The margin `ahead` covers concurrent
-        // commits.
+        // SAFETY: no thread uses the cut part, by contract. The margin covers concurrent commits.
         unsafe { self.region.cut(bytes.max(self.committed()).next_multiple_of(Self::STEP) + ahead) }
     }
     /// Number of reserved bytes of addresses.

@@ -1,5 +1,4 @@
-//! Scenarios of the zone and the per-CPU pages for loom and shuttle, with the planted bugs that the checkers must
-//! detect.
+//! Scenarios of the zone and the per-CPU pages for loom and shuttle, with the planted bugs to detect.
 //!
 //! A scenario's name begins with the properties that it checks (`tests/claims.toml` describes them). B1-B7 are blocks,
 //! frames and their memory, B8 charges, and P1 and P2 per-CPU pages. Each scenario ends with the audit of `world`.

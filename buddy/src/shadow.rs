@@ -36,8 +36,7 @@ pub(crate) enum Op {
     Drain(u8, u8),
     Reap,
     Release,
-    /// Refuses `times` calls of a fault point from the `nth` call on. A `point` that is too large selects all fault
-    /// points.
+    /// Refuses `times` calls of a fault point from the `nth` call on. A `point` that is too large selects all.
     Refuse {
         point: u8,
         nth: u8,

@@ -78,8 +78,7 @@ pub struct Tables {
     depots: Arc<DepotBudget>,
     /// The vector has capacity for `MOST` tables.
     tables: ForkMutex<Vec<Arc<Table<StackMemory>>>>,
-    /// Two flags, 1 if closed: the inlined paths, and the paths of frees by address. The list's lock protects the
-    /// flags.
+    /// Two flags, 1 if closed: the inlined paths, and the paths of frees by address. The list's lock protects both.
     closed: [Counter; 2],
 }
 
@@ -244,8 +243,7 @@ impl Fork for Tables {
         } else if rank > Rank::Tables {
             // SAFETY: this thread holds the list's lock, by this function's contract.
             for table in unsafe { self.tables.held() }.into_iter().flatten() {
-                // SAFETY: the thread holds the locks of all earlier ranks that `rank` requires, by this
-                // function's contract.
+                // SAFETY: the thread holds the locks of all earlier ranks that `rank` requires, by contract.
                 unsafe { table.locks(rank, visit) };
             }
         }

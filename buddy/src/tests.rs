@@ -1237,8 +1237,7 @@ fn freed_blocks_above_the_bound_are_decommitted() {
     pages.check().unwrap();
 }
 
-/// Frees return memory above the surplus, down to three quarters of it. At the surplus, a free returns no memory to the
-/// system.
+/// Frees return memory above the surplus, down to three quarters of it. At the surplus, a free returns nothing.
 #[test]
 fn frees_return_memory_above_the_surplus_and_not_at_it() {
     let pages = made(PageConfig { keep_free: Some(128 << 20), ..normal(4 * 1024) });

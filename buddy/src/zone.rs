@@ -353,8 +353,7 @@ pub(crate) unsafe fn zeroed<T>(len: usize) -> Option<Box<[T]>> {
     }
     // SAFETY: the layout's size is not zero.
     let memory = NonNull::new(unsafe { alloc_zeroed(layout) })?.cast();
-    // SAFETY: the global allocator has just allocated the slice, and zeros are a valid `T`, by this function's
-    // contract.
+    // SAFETY: the global allocator has just allocated the slice, and zeros are a valid `T`, by contract.
     Some(unsafe { Box::from_raw(NonNull::slice_from_raw_parts(memory, len).as_ptr()) })
 }
 

@@ -133,7 +133,7 @@ impl DepotBudget {
     pub fn keep_at_most(&self, bytes: u64) {
         self.most.set(bytes.min(self.default));
     }
-    /// Adds `bytes` to the held bytes if the budget allows. Concurrent charges may each exceed the budget by one
+    /// Adds `bytes` to the held bytes if the budget allows. Concurrent charges may each exceed the budget by a
     /// magazine.
     fn charge(&self, bytes: u64) -> bool {
         let fits = bytes == 0 || self.held.get().saturating_add(bytes) <= self.most.get();

@@ -191,8 +191,7 @@ mod statics {
         #[inline(always)]
         pub fn alloc(self) -> Option<R> {
             let pcpu = PcpuPtr::of_static(self.words, Words::Inlined);
-            // SAFETY: only `R::into_raw` produces the pointers on stacks, and the layer is alive by the contract of
-            // `new`.
+            // SAFETY: only `R::into_raw` produces the pointers on stacks, and the layer is alive, by `new`'s contract.
             pcpu.pop(self.class()).map(|raw| unsafe { R::from_raw(raw) })
         }
         /// Pushes a round, like [`FastPath::free_fast`], through the words of [inlined frees](Words::InlinedFrees).

@@ -92,8 +92,7 @@ pub trait Fork {
     /// `clone(CLONE_VM)`), with no other thread yet. The thread must have called [`before_fork`](Self::before_fork) in
     /// the parent.
     unsafe fn after_fork_in_child(&self) {
-        // SAFETY: the process is a child with a single thread, which acquired the locks before the fork, by this
-        // function's contract.
+        // SAFETY: the process is a child with a single thread, which acquired the locks before the fork, by contract.
         unsafe {
             self.forget_other_threads();
             self.after_fork_in_parent();

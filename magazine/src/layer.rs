@@ -60,8 +60,7 @@ use core::ops::Range;
 use core::ptr::NonNull;
 use std::sync::Arc;
 
-/// The source of rounds for empty magazines and the destination of rounds from full magazines: the slab layer, or a
-/// zone.
+/// The source of rounds for empty magazines and the destination of rounds from full magazines: slabs, or a zone.
 ///
 /// The layer calls the supplier without holding a lock or a claim. The supplier reports to [`Operation`] the level that
 /// served the request. A supplier that had no rounds need not report. A panic of the supplier propagates to the layer's
@@ -87,8 +86,7 @@ pub struct Config {
     pub first_fill: u16,
     /// Number of magazines that a CPU's stack holds in addition to the required two.
     ///
-    /// A stack should hold the whole batch of rounds that a CPU cycles through, because such a batch never leaves the
-    /// stack.
+    /// A stack should hold the whole batch of rounds that a CPU cycles through, which then never leaves the stack.
     pub stock: u16,
     /// Number of magazines that each node's depot keeps, up to [`MAX_DEPOT`]. The supplier gets all magazines above the
     /// depot's limit.
@@ -651,8 +649,8 @@ impl<R: Round, M: Memory> Layer<R, M> {
 
     // ---- many layers together ----
 
-    /// Adds the layer to the [sweeps](Table::sweep) of `group`. The caller of a sweep must collect from all layers in
-    /// the group.
+    /// Adds the layer to the [sweeps](Table::sweep) of `group`. A sweep's caller must collect from all layers in the
+    /// group.
     #[doc(hidden)]
     pub fn join_sweeps(&self, group: SweepGroup) {
         self.classes().for_each(|class| self.table.join_sweeps(class, group));
@@ -703,8 +701,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
         rounds
     }
 
-    /// Lowers the limits of the stacks while memory is short. [`flush_all`](Self::flush_all) gives the rounds to the
-    /// supplier.
+    /// Lowers the limits of the stacks while memory is short. [`flush_all`](Self::flush_all) frees the rounds.
     pub fn shrink(&self) {
         self.tuning.shrink(&self.config);
         self.change_limits();

@@ -1,8 +1,7 @@
 //! The single lock order of the uslab crates.
 
 uslab_sync::ranks! {
-    /// The position of a lock in the lock order, outermost first. A thread that holds a lock may only wait for later
-    /// locks.
+    /// The position of a lock in the lock order, outermost first. A lock's holder may only wait for later locks.
     ///
     /// The section "Locks" of ARCHITECTURE.md lists, for each lock, the protected data and the locks taken under it.
     pub enum Rank {

@@ -61,8 +61,7 @@ impl Heap {
     }
 }
 
-// SAFETY: the range was allocated zeroed with that alignment, is writable, and belongs to this value until it is
-// dropped.
+// SAFETY: the range was allocated zeroed with that alignment, is writable, and belongs to this value until its drop.
 unsafe impl Memory for Heap {
     fn base(&self) -> NonNull<u8> {
         self.base

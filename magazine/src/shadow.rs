@@ -90,8 +90,7 @@ pub(crate) enum Step {
     Reap,
     Purge,
     Shrink,
-    /// Drops the layer with all its rounds. A new layer of the same sizes then takes the dropped layer's place in the
-    /// table.
+    /// Drops the layer with all its rounds. A new layer of equal sizes takes its place in the table.
     Anew,
 }
 

@@ -1,5 +1,4 @@
-//! Re-exports [`uslab_sync`], the facade over atomics, locks, cells and thread-locals, with the lock order of the uslab
-//! crates.
+//! Re-exports [`uslab_sync`], the facade over atomics, locks, cells and thread-locals, with uslab's lock order.
 //!
 //! A lint (`clippy.toml`, `disallowed-types`) forbids `std`'s types outside `uslab_sync`.
 

@@ -326,8 +326,7 @@ impl<M: Memory> Table<M> {
 
     // ---- words and regions ----
 
-    /// Returns the region of `cpu`, even while the CPU's word points elsewhere. Returns `None` if the CPU has no
-    /// region.
+    /// Returns the region of `cpu`, even while its word points elsewhere. Returns `None` if the CPU has no region.
     #[inline]
     pub(crate) fn region(&self, cpu: u32) -> Option<Region<'_>> {
         planted!("a CPU beyond the table has a region" => return Some(self.region_at(cpu)));
@@ -472,8 +471,7 @@ impl<M: Memory> Table<M> {
     fn is_closed(&self, class: Class) -> bool {
         self.numbers[class.index as usize].open.get() == 0
     }
-    /// The number of usable places of the class's stacks: exact if the caller holds the lock of drains, otherwise a
-    /// hint.
+    /// The number of usable places of the class's stacks: exact under the lock of drains, otherwise a hint.
     #[inline]
     pub(crate) fn limit(&self, class: Class) -> &AtomicU32 {
         &self.numbers[class.index as usize].limit
@@ -574,8 +572,7 @@ impl<M: Memory> Table<M> {
         if has >= end {
             return true;
         }
-        // Doubles the committed part if memory allows, so that a program that uses all its classes commits only a few
-        // times.
+        // Doubles the committed part if memory allows, so that a program that uses all classes commits rarely.
         [end.max(2 * has), end].into_iter().any(|goal| {
             let goal = goal.next_multiple_of(STEP).min(self.region);
             let granted = self.grant(op, cpu, has..goal);

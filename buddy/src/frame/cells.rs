@@ -54,8 +54,7 @@ impl Frame {
     fn discard(&self) {
         self.set_state(State::INSIDE);
         self.set_head(Pfn::new(0));
-        // SAFETY: no thread uses the frame, by the contract of the table's `discard`. The checker reports a thread that
-        // does use the frame.
+        // SAFETY: no thread uses the frame, by the contract of the table's `discard`. The checker reports any use.
         unsafe {
             self.set_link(Link::default());
             self.set_owner(core::ptr::null_mut());

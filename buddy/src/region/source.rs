@@ -31,8 +31,7 @@ pub(super) enum Access {
 /// The memory of a region. All addresses and sizes of the memory are multiples of a page.
 ///
 /// # Safety
-/// An implementation must return zeroed memory of the requested size and alignment, which no other code uses until
-/// `free`.
+/// An implementation must return zeroed memory of the requested size and alignment, unused by other code until `free`.
 pub(super) unsafe trait Source: core::fmt::Debug + Sized {
     /// Reserves `bytes` bytes at a multiple of `align`, which is at least a page. Returns `None` if the system refuses.
     /// The system counts writable memory as committed, and inaccessible memory only as address space.

@@ -176,8 +176,7 @@ impl Cpus {
     /// Creates `cpus` simulated CPUs on `nodes` nodes. Each thread selects its CPU with [`on_cpu`].
     ///
     /// # Errors
-    /// Returns an error if a count is zero, exceeds [`MAX_CPUS`] or [`MAX_NODES`], or if there are more nodes than
-    /// CPUs.
+    /// Returns an error if a count is zero, exceeds [`MAX_CPUS`] or [`MAX_NODES`], or if nodes exceed CPUs.
     pub fn simulated(cpus: u32, nodes: u32) -> Result<Self, BadCpus> {
         let good = (1..=MAX_CPUS).contains(&cpus) && (1..=MAX_NODES.min(cpus)).contains(&nodes);
         // The trace shows the CPU as the thread's role.
@@ -238,8 +237,7 @@ impl Cpus {
     }
 }
 
-/// Reads the simulated CPU of the calling thread: the current number, and the CPU on which a sequence was aborted
-/// first.
+/// Reads the simulated CPU of the calling thread: the current number, and the CPU of an aborted sequence.
 #[inline]
 fn step() -> (u32, Option<u32>) {
     CURRENT.with(|c| {

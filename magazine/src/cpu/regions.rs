@@ -15,7 +15,7 @@ pub enum Words {
     Always,
     /// The word that inlined paths read, which can be [closed](crate::Table::close_inlined).
     Inlined,
-    /// The word that inlined frees read if they find the class by the address. Inlined frees by address can be closed
+    /// The word that inlined frees read if they find the class by the address. Such inlined frees can be closed
     /// separately.
     InlinedFrees,
 }
@@ -29,8 +29,7 @@ impl Words {
 pub(crate) trait Regions {
     /// Returns the number of the CPU on which this thread runs, as a hint.
     fn this_cpu(&self) -> u32;
-    /// Returns the region of `cpu`, even while the CPU's word points elsewhere. Returns `None` if the CPU has no
-    /// region.
+    /// Returns the region of `cpu`, even while its word points elsewhere. Returns `None` if the CPU has no region.
     fn region(&self, cpu: u32) -> Option<Region<'_>>;
     /// Returns the address of CPU 0's word if restartable sequences serve the regions.
     fn words(&self, _: Words) -> Option<NonNull<u8>> {

@@ -238,8 +238,7 @@ fn most_cpus() -> Option<u32> {
     (cpus > 0).then_some(cpus.max(MAX_CPUS))
 }
 
-/// Returns `true` if the environment has `USLAB_RSEQ=off`. Warns on stderr if `USLAB_RSEQ` has a value other than `on`
-/// and `off`.
+/// Returns `true` if the environment has `USLAB_RSEQ=off`. Warns on stderr if `USLAB_RSEQ` is neither `on` nor `off`.
 fn switched_off() -> bool {
     // Uses `getenv`, because a global allocator calls this function and `std::env` allocates. SAFETY: the name ends in
     // a NUL. As with any C library, no thread may change the environment concurrently.

@@ -431,8 +431,7 @@ fn alone(module: &str, name: &str, test: fn()) {
 }
 /// Runs the test in a process whose libc registers no thread.
 fn in_a_process_without_the_libcs(module: &str, name: &str, test: fn()) {
-    // The parent process checks for restartable sequences, because the test may have to make the first call in its
-    // process.
+    // The parent process checks for restartable sequences, because the test may have to make the first call.
     if std::env::var_os(ALONE).is_some() || mechanism() == Mechanism::Rseq {
         again(module, name, test, Some(("GLIBC_TUNABLES", "glibc.pthread.rseq=0")));
     }
@@ -494,8 +493,7 @@ impl Supplier<TestRound> for TestSupplier {
     }
 }
 
-/// Moves 100 rounds through a layer on a thread without a region. All operations bypass the stacks, and the thread does
-/// not hang.
+/// Moves 100 rounds through a layer on a thread without a region. All operations bypass the stacks, and none hangs.
 fn goes_round(layer: &Layer<TestRound>, supplier: &TestSupplier) {
     let before = layer.stats();
     let held: Vec<_> = (0..100).map(|_| layer.alloc(supplier).unwrap()).collect();
@@ -523,8 +521,7 @@ fn thread_without_registration_bypasses_the_stacks() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let here = thread_pointer().wrapping_offset(area());
-            // SAFETY: the area and the registration belong to this thread, whether the libc or this module registered
-            // it.
+            // SAFETY: the area and the registration belong to this thread, registered by the libc or this module.
             unsafe { registration::leave(here.cast()) };
             assert_eq!(cpu_id(), REFUSED);
             goes_round(&layer, &supplier);

@@ -1,4 +1,4 @@
-//! CPU numbers on systems that do not report the CPU of a thread. A thread gets its number at its first call, round
+//! CPU numbers on systems that do not report the CPU of a thread. A thread's first call assigns its number, round
 //! robin.
 //!
 //! Up to as many threads as CPUs thus share no region. Numbers are assigned by counting threads. Hashes of addresses

@@ -11,8 +11,7 @@ pub(crate) const CLASSES: u32 = 512;
 /// Granularity of decommits of a region, in bytes: a page.
 pub(crate) const PAGE: usize = 4096;
 
-/// Size of each word between a class's start and the null word, in bytes. `WORD` does not depend on the size of a
-/// round.
+/// Size of each word between a class's start and the null word, in bytes. `WORD` is independent of a round's size.
 const WORD: usize = size_of::<u64>();
 pub(crate) const SEEN: usize = 2 * WORD;
 pub(crate) const CAP: usize = WORD;

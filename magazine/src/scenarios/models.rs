@@ -363,8 +363,7 @@ pub(super) fn two_drains(Case { by, script }: Case) {
     run(w, (script, alloc_then_free), &[on(0, drain_both), on(1, drain_both)]);
 }
 
-/// H3: a drain meets another drain of the same class that is still giving rounds away, during a free that would use the
-/// stack.
+/// H3: a drain meets another drain of the same class that is still giving rounds away, during a free to the stack.
 pub(super) fn drain_meets_drain(Case { by, script }: Case) {
     let w = World::new(by, 1, 1, 0, false, 2);
     w.stack(0, 0, 1, &[1]);
@@ -635,8 +634,7 @@ pub(super) fn number_is_reused(Case { by, script }: Case) {
     new.census(&all);
 }
 
-/// T2: two threads take class numbers and return them. No class number has two owners at the same time, and no number
-/// is lost.
+/// T2: two threads take class numbers and return them. No class number has two owners, and none is lost.
 pub(super) fn numbers_have_one_owner() {
     struct Numbers {
         table: Shared<Table<Heap>>,

@@ -1,5 +1,4 @@
-//! Drains: how a thread takes the rounds on another CPU's stacks. The module [table](super) describes the rules for
-//! drains.
+//! Drains: how a thread takes the rounds on another CPU's stacks. The module [table](super) describes the rules.
 
 use super::giving::Giving;
 use super::{Number, Table};

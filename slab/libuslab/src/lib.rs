@@ -184,8 +184,7 @@ pub unsafe extern "C" fn free(memory: *mut c_void) {
 #[inline(never)]
 unsafe extern "C" fn free_slow(memory: *mut c_void) {
     let Some(memory) = NonNull::new(memory.cast()) else { return };
-    // SAFETY: `errno` belongs to the thread, at a fixed address. The freed memory is no longer used, by the callers'
-    // contract.
+    // SAFETY: `errno` belongs to the thread, at a fixed address. The freed memory is no longer used, by contract.
     unsafe {
         if Uslab.free_next(memory.as_ptr()) {
             return;
@@ -260,8 +259,7 @@ pub unsafe extern "C" fn realloc(memory: *mut c_void, size: usize) -> *mut c_voi
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn reallocarray(memory: *mut c_void, count: usize, size: usize) -> *mut c_void {
     match count.checked_mul(size) {
-        // SAFETY: the memory is null or belongs to this library, and is no longer used after a success, by this
-        // function's contract.
+        // SAFETY: the memory is null or belongs to this library, and is no longer used after a success, by contract.
         Some(bytes) => unsafe { realloc(memory, bytes) },
         None => no_memory(),
     }

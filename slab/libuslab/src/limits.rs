@@ -26,8 +26,7 @@ pub unsafe extern "C" fn prlimit(
     new: *const libc::rlimit,
     old: *mut libc::rlimit,
 ) -> c_int {
-    // SAFETY: the pointers are null or valid, by this function's contract. On 64-bit machines the libc's limits are the
-    // kernel's.
+    // SAFETY: the pointers are null or valid, by contract. On 64-bit machines the libc's limits are the kernel's.
     let result = unsafe { libc::syscall(libc::SYS_prlimit64, process, resource, new, old) } as c_int;
     // SAFETY: `getpid` only reads the pid.
     let is_own = process == 0 || process == unsafe { libc::getpid() };

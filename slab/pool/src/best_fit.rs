@@ -19,8 +19,7 @@
 //! [`Tlsf`](super::Tlsf) allocates and frees in O(1), and wastes a little more between blocks. The heap stores only
 //! three numbers outside of its memory.
 //!
-//! Invariants: no two neighbours are free; a block is free if and only if it is in the list; both tags of a block are
-//! equal.
+//! Invariants: no two neighbours are free; a block is free iff it is in the list; both tags of a block are equal.
 //!
 //! Sources: Knuth, The Art of Computer Programming 1, section 2.5 (1968), for boundary tags and the policies. Wilson,
 //! Johnstone, Neely and Boles, "Dynamic Storage Allocation: A Survey and Critical Review" (1995), which recommends
@@ -200,8 +199,7 @@ impl<M: Words> Blocks<M> {
         }
     }
 
-    /// Returns the place of a block of `need` bytes in the free block `at`. Returns `None` if the free block is too
-    /// small.
+    /// Returns the place of a block of `need` bytes in the free block `at`. Returns `None` if the block is too small.
     fn place(&self, at: usize, size: usize, need: usize, align: usize) -> Option<Found> {
         let gap = gap(&self.memory, at + TAG, align);
         (gap <= size && need <= size - gap).then_some(Found { at, gap })

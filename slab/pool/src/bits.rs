@@ -40,8 +40,7 @@ pub(super) fn ones(map: &[u8]) -> impl Iterator<Item = usize> {
     runs(map).flatten()
 }
 
-/// An iterator over runs of set bits, ascending. The iterator reads 64 bits at a time, and also ends a run at each 64th
-/// bit.
+/// An iterator over runs of set bits, ascending. The iterator reads 64 bits at a time, and ends a run at each 64th bit.
 #[derive(Clone, Debug)]
 struct Runs<'m> {
     rest: &'m [u8],

@@ -1,5 +1,4 @@
-//! Common parts of the allocators of blocks of any size: the ends of their memory, and the conversion of positions to
-//! pointers.
+//! Common parts of the allocators of blocks of any size: their memory's ends, and positions as pointers.
 
 use crate::error::PoolError;
 use crate::words::Span;
@@ -58,8 +57,7 @@ macro_rules! blocks_by_pointer {
             /// reallocated.
             ///
             /// # Safety
-            /// This heap must have allocated the block. The block must not have been freed since, and is no longer
-            /// used.
+            /// This heap must have allocated the block. The block was not freed since, and is no longer used.
             #[inline]
             pub unsafe fn free(&mut self, memory: NonNull<u8>) -> Result<(), BadFree> {
                 let at = self.position(memory)?;

@@ -8,8 +8,7 @@
 //!
 //! Full chunks are at the back of the list of chunks, so an allocation only tries the first chunk. A full chunk moves
 //! to the front when one of its slots is freed, and the next allocation takes that slot. A chunk is mapped at a
-//! multiple of its size, so arithmetic finds an object's chunk. Allocations and frees take a constant number of steps,
-//! whatever the number of chunks.
+//! multiple of its size, so arithmetic finds an object's chunk. Allocations and frees take a constant number of steps.
 //!
 //! **One list per chunk, not one list for all chunks.** One list for all chunks would also work and save a word per
 //! chunk: [`ReservedPool`](super::ReservedPool) does that. But then [purging](ChunkedPool::purge) would search the list
@@ -173,8 +172,7 @@ impl ChunkedPool {
     pub unsafe fn free(&mut self, slot: NonNull<u8>) -> Result<(), BadFree> {
         let address = slot.addr().get();
         let inside = address & (self.chunk_bytes - 1);
-        // SAFETY: a chunk is at a multiple of its size, and the pointer has provenance of the whole chunk, by this
-        // function's contract.
+        // SAFETY: a chunk is at a multiple of its size, and the pointer has provenance of the whole chunk, by contract.
         let at = unsafe { slot.sub(inside) }.cast::<Chunk>();
         // SAFETY: the pointer is a listed chunk that is not otherwise borrowed.
         let chunk = unsafe { &mut *at.as_ptr() };

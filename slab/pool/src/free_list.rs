@@ -93,8 +93,7 @@ impl FreeList {
         Ok(list)
     }
 
-    /// Puts `count` slots from `first` on, `stride` bytes apart, in front of the chain. The slot at `first` becomes the
-    /// head.
+    /// Puts `count` slots from `first` on, `stride` bytes apart, in front of the chain. `first` becomes the head.
     ///
     /// # Safety
     /// The slots must be valid for reads and writes, free, and on no list. No code may use the slots until they are

@@ -12,9 +12,8 @@
 //!   for chunks that are freed.
 //! - Waste: the padding for alignments, and the rest of each full chunk. The memory contains no metadata.
 //!
-//! **Destructors do not run.** An arena does not drop its objects, and leaks what the objects own elsewhere.
-//! Collections with an allocator parameter ([`allocator-api2`]) drop their elements, and may be stored in an arena or a
-//! scope.
+//! **Destructors do not run.** An arena does not drop its objects, and leaks what they own elsewhere. Collections with
+//! an allocator parameter ([`allocator-api2`]) drop their elements, and may be stored in an arena or a scope.
 //!
 //! Sources: Hanson, "Fast allocation and deallocation of memory based on object lifetimes" (1990), for chunks in a chain;
 //! Fredriksson, "Scope Stack Allocation" (DICE), for scopes.
@@ -322,8 +321,7 @@ impl<A: Area, G: FnMut(usize) -> Result<A, PoolError>> Arena<A, G> {
     /// Frees memory if it is the last allocation. Memory below the last allocation stays until the end of the scope.
     ///
     /// # Safety
-    /// This arena must have allocated the memory in the open scope, with that layout. The freed memory is no longer
-    /// used.
+    /// This arena must have allocated the memory in the open scope, with that layout. The memory is no longer used.
     pub(crate) unsafe fn give(&self, memory: NonNull<u8>, layout: Layout) {
         let chain = &mut self.0.borrow_mut().chain;
         if let Some(at) = chain.top(memory.addr().get(), layout.size()) {

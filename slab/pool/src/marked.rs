@@ -27,8 +27,7 @@ pub const MARK: usize = size_of::<u32>();
 /// A [`FixedPool`] of objects with a mark each. See the [module](self).
 ///
 /// # Invariants
-/// The word at byte `mark` of a slot is `OUT` or `FREE`. The mark is behind the object, or behind the link of a free
-/// slot.
+/// The word at byte `mark` of a slot is `OUT` or `FREE`. The mark follows the object, or the link of a free slot.
 #[derive(Debug)]
 pub struct MarkedPool<A> {
     pool: FixedPool<A>,

@@ -58,8 +58,7 @@ impl ReservedPool {
     /// Makes a pool that may grow to `bytes` bytes, in steps of [`STEP`]. Cost: a system call.
     ///
     /// # Errors
-    /// Returns [`PoolError::Memory`] if the system refuses the range, and [`PoolError::NoRoom`] if the range holds no
-    /// slot.
+    /// Returns [`PoolError::Memory`] if the system refuses the range, and [`PoolError::NoRoom`] if it holds no slot.
     pub fn new(slots: SlotLayout, bytes: usize) -> Result<Self, PoolError> {
         let none = uslab_buddy::Faults::default();
         let region = Region::reserve(
@@ -139,8 +138,7 @@ impl ReservedPool {
     /// Returns an error if the address is not a slot of the committed steps, or if no slot is in use.
     ///
     /// # Safety
-    /// If the address is a slot, this pool must have allocated it. The slot must not have been freed since, and is no
-    /// longer used.
+    /// If the address is a slot, this pool must have allocated it. The slot was not freed since, and is no longer used.
     pub unsafe fn free(&mut self, slot: NonNull<u8>) -> Result<(), BadFree> {
         let index = self.index(slot)?;
         if self.usage.live() == 0 {

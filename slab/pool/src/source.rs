@@ -1,5 +1,4 @@
-//! The implementation of [`Allocator`] of `allocator-api2` for all its versions, for pools and for the caches of
-//! `uslab`.
+//! The implementation of [`Allocator`] of `allocator-api2` for all versions, for pools and the caches of `uslab`.
 //!
 //! [`Allocator`]: https://docs.rs/allocator-api2/latest/allocator_api2/alloc/trait.Allocator.html
 
@@ -162,8 +161,7 @@ pub unsafe fn reallocate(
     Some(moved)
 }
 
-/// Implements one version of the trait for each given [`Source`]. The caller of the macro imports `Layout` and
-/// `NonNull`.
+/// Implements one version of the trait for each given [`Source`]. The caller imports `Layout` and `NonNull`.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! allocators {

@@ -468,8 +468,7 @@ mod tests {
         }
     }
 
-    /// The paper's bound: a request is served if a free block is `1 + 1/2^bits` times as large, with both sizes rounded
-    /// to 16.
+    /// The paper's bound: a request is served if a free block is `1 + 1/2^bits` times as large, both rounded to 16.
     #[test]
     fn a_free_block_that_is_larger_by_a_step_serves_any_request() {
         for bits in 2..=5 {

@@ -20,8 +20,7 @@
 //!   same CPU follow in program order, or after a context switch, which is a full barrier. A drain reads rounds only
 //!   after its `membarrier`. The `membarrier` is a full barrier on each CPU that runs a thread of the process. All
 //!   other readers of a head use only the number of rounds.
-//! * *A drain's first step*, Relaxed: the `membarrier` makes the empty region visible to every section that begins
-//!   later.
+//! * *A drain's first step*, Relaxed: the `membarrier` shows the empty region to every section that begins later.
 //! * *The descriptor's address*: the kernel reads it on the same CPU in the same thread, in program order.
 //!
 //! Code outside sections uses Rust's atomics, which use LSE instructions on processors that have them. The abort path

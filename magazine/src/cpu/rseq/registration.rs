@@ -65,13 +65,11 @@ pub(super) unsafe fn register(area: *mut c_void) -> bool {
     registered
 }
 
-/// Two threads with concurrent first calls create a key each. If two keys were created, both work, and one stays
-/// unused.
+/// Two threads with concurrent first calls create a key each. Both keys work, and one key stays unused.
 fn key() -> Option<libc::pthread_key_t> {
     if KEY.get() == 0 {
         let mut key = 0;
-        // SAFETY: `key` is a valid place for the result. The destructor receives the thread's area, the value set for
-        // the key.
+        // SAFETY: `key` is a valid place for the result. The destructor receives the key's value, the thread's area.
         (unsafe { libc::pthread_key_create(&raw mut key, Some(leave)) } == 0).then(|| KEY.set(key + 1))?;
     }
     Some(KEY.get() - 1)

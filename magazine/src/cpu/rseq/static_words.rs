@@ -42,8 +42,7 @@ impl StaticWords {
         if slots > SLOTS || self.taken.swap(true, Acquire) {
             return false;
         }
-        // Relaxed: the table makes static paths later, and a thread that gets such a path synchronises with its
-        // creation.
+        // Relaxed: the table makes static paths later, and a thread that gets such a path synchronises with that.
         self.area.store(area(), Relaxed);
         true
     }
