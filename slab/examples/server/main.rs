@@ -35,7 +35,7 @@ use tokio::net::TcpListener;
 use uslab::Config;
 use uslab::debug::flags::DebugRules;
 
-/// A key-value server on object caches. The server speaks the protocol of Redis, has no passwords and saves nothing.
+/// A key-value server on object caches. It speaks the protocol of Redis, has no passwords and saves nothing.
 #[derive(Debug, Parser)]
 struct Options {
     /// Address and port; port 0 is any free one
