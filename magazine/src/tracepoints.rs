@@ -432,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn operation_is_shown_once_at_its_end_with_all_steps() {
+    fn operation_is_reported_once_with_all_its_steps() {
         let t = tracepoints();
         on_cpu(3);
         operate(&t, &[Step::Missed]);
@@ -454,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn long_operation_is_shown_in_parts_and_excess_steps_are_counted() {
+    fn long_operation_is_reported_in_parts() {
         let t = tracepoints();
         let (_observer, read) = written(&t);
         {
@@ -480,7 +480,7 @@ mod tests {
     /// Each operation of the handler is shown or suppressed, and none waits, wherever the signal arrives.
     #[cfg(all(target_os = "linux", not(miri)))]
     #[test]
-    fn operations_of_a_signal_handler_are_shown_or_suppressed() {
+    fn operations_of_a_signal_handler_are_reported_or_suppressed() {
         use crate::sync::AtomicPtr;
         use nix::libc;
         use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
@@ -527,7 +527,7 @@ mod tests {
 
     /// The layer's own steps, and only as many as occurred.
     #[test]
-    fn a_layer_shows_misses_and_no_hit() {
+    fn tracepoints_report_misses_and_no_hit() {
         on_cpu(0);
         let (table, supplier) = (table(Cpus::simulated(2, 1).unwrap()), TestSupplier::new(20, 1));
         let mut layer: Layer<TestRound> = Layer::new(&table, Config::new(2, 0, 1)).unwrap();
@@ -581,7 +581,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_have_a_readable_text() {
+    fn each_step_has_a_text() {
         let text = |step: Step| step.to_string();
         assert_eq!(text(Step::DepotContended), "waits for the depot");
         assert_eq!(

@@ -798,7 +798,7 @@ fn fails_on_purpose() {
 
 /// Regression: it was hidden: libtest shows no output of a test that passes.
 #[test]
-fn trace_of_a_planted_bug_is_printed_although_its_test_passes() {
+fn planted_bug_prints_its_trace_although_its_test_passes() {
     let mut command = std::process::Command::new(std::env::current_exe().unwrap());
     let test = "scenarios::h3_a_drain_meets_another_one::planted";
     let output = unset(&mut command).args(["--exact", test]).env("STORY", "1").output().unwrap();

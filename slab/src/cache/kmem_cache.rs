@@ -779,7 +779,7 @@ mod tests {
 
     /// Caches that do are refused on the process's malloc (`Uslab::build`).
     #[test]
-    fn a_builder_reports_if_pages_outlive_readers() {
+    fn builder_rejects_pages_that_must_outlive_readers() {
         let builder = || KmemCache::builder("node", 64);
         assert!(builder().type_stable().is_type_stable() && !builder().is_type_stable());
     }
@@ -794,7 +794,7 @@ mod tests {
 
     /// A free that may be sampled leaves the inlined path.
     #[test]
-    fn only_frees_of_sampled_caches_leave_the_inlined_path() {
+    fn frees_leave_the_inlined_path_only_in_sampled_caches() {
         for (guard_every, size, expected) in
             [(0, 64, false), (1, 64, true), (1, 4096, true), (1, 8192, false)]
         {

@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn the_census_finds_a_slab_on_the_wrong_list() {
+    fn census_detects_a_slab_on_the_wrong_list() {
         let text = violation(|core, _, slab| {
             // SAFETY: no other user of the subsystem; the census is to find the error that this makes.
             unsafe { core.memory.slab(slab).alloc_bits(6, false, None, |_| ()) };
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn the_census_finds_a_head_that_disagrees_with_its_bitmap() {
+    fn census_detects_a_free_count_that_contradicts_the_bitmap() {
         let text = violation(|core, _, slab| {
             // SAFETY: no other user of the subsystem.
             core.memory.frames().frame(slab).data().with_mut(|data| unsafe { (*data)[1] |= 2 });
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn the_census_finds_a_frame_with_another_owner() {
+    fn census_detects_a_frame_with_another_owner() {
         let text = violation(|core, _, slab| {
             // SAFETY: no other user of the subsystem.
             unsafe { core.memory.frames().frame(Pfn::new(slab.get() + 1)).set_owner(null_mut()) };
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn the_census_finds_an_unaccounted_object() {
+    fn census_detects_an_unaccounted_object() {
         let text = violation(|core, cache, _| {
             cache.cache().nodes()[0].alloc(&Operation::new(), &core.memory, 1, true, |_| ());
         });
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn the_census_finds_an_unaccounted_slab() {
+    fn census_detects_an_unaccounted_slab() {
         let text = violation(|core, cache, _| {
             let order = cache.geometry().order();
             let slab = core.memory.pages.alloc(order, Gfp::COMP, None).unwrap();
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn the_census_finds_freed_pages_under_a_slab() {
+    fn census_detects_freed_pages_under_a_slab() {
         let text = violation(|core, cache, slab| {
             assert!(cache.geometry().order() > Order::ZERO);
             // SAFETY: allocated by the cache with this order; the census is to find that it is in use.
