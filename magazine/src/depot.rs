@@ -354,7 +354,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn visits_move_one_magazine_or_do_not_count() {
+    fn depot_visit_that_moves_no_magazine_is_not_counted() {
         let (depot, budget) = (Depot::new(1, 0), &DepotBudget::new(0));
         let (op, mut magazine) = (&Operation::new(), Magazine::new());
         let put = |magazine: &Magazine| depot.put(op, budget, magazine, || Some(Block::on_heap()));
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn empty_block_is_reused_or_returned_once() {
+    fn empty_magazine_block_is_reused_or_returned_once() {
         let (depot, budget) = (Depot::new(2, 0), &DepotBudget::new(0));
         let (op, mut magazine) = (&Operation::new(), Magazine::new());
         assert!(depot.put(op, budget, &magazine, || Some(Block::on_heap())) && depot.spare().is_none());
@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn closed_depot_rejects_puts_and_serves_takes() {
+    fn closed_depot_accepts_no_magazine_but_still_serves() {
         let (depot, budget) = (Depot::new(2, 0), &DepotBudget::new(0));
         let (op, mut magazine) = (&Operation::new(), Magazine::new());
         let put = |magazine: &Magazine| depot.put(op, budget, magazine, || Some(Block::on_heap()));
@@ -432,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn depots_share_a_budget_beyond_their_first_magazines() {
+    fn depots_share_one_budget_beyond_two_magazines_each() {
         let (op, budget, magazine) = (&Operation::new(), &DepotBudget::new(300), Magazine::new());
         let [a, b] = [(); 2].map(|()| Depot::new(10, 100));
         let put = |depot: &Depot| depot.put(op, budget, &magazine, || Some(Block::on_heap()));

@@ -54,7 +54,7 @@ mod tests {
 
     /// The table in ARCHITECTURE.md is the only description of the lock order, and must list each rank in its position.
     #[test]
-    fn the_published_lock_order_is_the_asserted_one() {
+    fn documented_lock_order_equals_the_asserted_order() {
         let text = include_str!("../../ARCHITECTURE.md");
         let section = text.split("\n## ").find(|section| section.starts_with("Locks")).unwrap();
         let rows = section.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());
@@ -65,7 +65,7 @@ mod tests {
     /// `Mutex::new` creates a lock without a rank, for users, tests and models only.
     #[test]
     #[cfg_attr(miri, ignore = "reads all sources: minutes, of nothing that is unsafe")]
-    fn no_lock_of_the_crates_is_without_a_rank() {
+    fn each_lock_has_a_rank() {
         let mut folders: Vec<_> =
             ["magazine", "buddy", "slab"].map(|krate| format!("../{krate}/src").into()).into();
         let (mut found, mut files): (Vec<String>, _) = (vec![], 0);

@@ -433,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn operation_is_shown_once_at_its_end_with_all_steps() {
+    fn operation_is_reported_once_with_all_its_steps() {
         let t = tracepoints();
         on_cpu(3);
         operate(&t, &[Step::Missed]);
@@ -455,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn long_operation_is_shown_in_parts_and_excess_steps_are_counted() {
+    fn long_operation_is_reported_in_parts() {
         let t = tracepoints();
         let (_observer, read) = written(&t);
         {
@@ -481,7 +481,7 @@ mod tests {
     /// Each operation of a signal handler is shown or suppressed, and none waits, wherever the signal arrives.
     #[cfg(all(target_os = "linux", not(miri)))]
     #[test]
-    fn operations_of_a_signal_handler_are_shown_or_suppressed() {
+    fn operations_of_a_signal_handler_are_reported_or_suppressed() {
         use crate::sync::AtomicPtr;
         use nix::libc;
         use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
@@ -528,7 +528,7 @@ mod tests {
 
     /// Observers see the layer's steps, and only as many as occurred.
     #[test]
-    fn a_layer_shows_misses_and_no_hit() {
+    fn tracepoints_report_misses_and_no_hit() {
         on_cpu(0);
         let (table, supplier) = (table(Cpus::simulated(2, 1).unwrap()), TestSupplier::new(20, 1));
         let mut layer: Layer<TestRound> = Layer::new(&table, Config::new(2, 0, 1)).unwrap();
@@ -582,7 +582,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_have_a_readable_text() {
+    fn each_step_has_a_text() {
         let text = |step: Step| step.to_string();
         assert_eq!(text(Step::DepotContended), "waits for the depot");
         assert_eq!(

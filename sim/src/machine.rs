@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn kmalloc_classes_map_to_kmallocs_caches() {
+    fn kmalloc_sizes_map_to_kmalloc_caches() {
         let machine = machine(64 << 20);
         let mut held = Holdings::new(&machine);
         let infos = [

@@ -132,21 +132,21 @@ mod models {
     }
 
     #[test]
-    fn a_request_has_its_own_session_or_none() {
+    fn request_gets_its_session_or_none() {
         let name = "sessions: a request, a close, an open";
         models(name, TWO, 270, Script::all(0, 2, 2), a_request_beside_a_close_and_an_open);
     }
 
     /// Runs the scenario in loom's own `model` function.
     #[test]
-    fn a_request_has_its_own_session_or_none_in_looms_model() {
+    fn request_gets_its_session_or_none_under_loom() {
         let mut builder = uslab::check::loom::model::Builder::new();
         (builder.max_branches, builder.preemption_bound) = (10_000, Some(2));
         builder.check(|| a_request_beside_a_close_and_an_open(Script::on(0)));
     }
 
     #[test]
-    fn a_session_may_be_closed_between_two_lookups() {
+    fn session_can_be_closed_between_two_lookups() {
         let bug = "a session is found twice";
         let property = "a request has its own session or none";
         caught(bug, property, TWO, "it was there", [Script::on(0)], a_request_beside_a_close_and_an_open);

@@ -30,7 +30,7 @@ fn refused(arguments: &[&str], folder: &Path) -> String {
 }
 
 #[test]
-fn labs_are_listed_and_a_begun_exercise_is_not_overwritten() {
+fn started_exercise_is_not_overwritten() {
     let folder = folder();
     let list = course(&[], folder.path());
     assert!(list.status.success());
@@ -67,7 +67,7 @@ fn labs_are_listed_and_a_begun_exercise_is_not_overwritten() {
 }
 
 #[test]
-fn sheet_is_marked_for_each_question() {
+fn answer_sheet_is_graded_for_each_question() {
     let folder = folder();
     let sheet = |answers: Value| {
         let sheet = json!({ "course": 1, "name": "Ann", "seed": 3, "answers": answers });
@@ -98,7 +98,7 @@ fn sheet_is_marked_for_each_question() {
 }
 
 #[test]
-fn answers_printed_for_a_seed_are_marked_right() {
+fn answers_printed_for_a_seed_are_graded_correct() {
     let folder = folder();
     let sheet = json!({ "course": 1, "name": "Ann", "seed": 4711, "answers": {} });
     fs::write(folder.path().join("answers.json"), sheet.to_string()).unwrap();
@@ -118,7 +118,7 @@ fn answers_printed_for_a_seed_are_marked_right() {
 }
 
 #[test]
-fn file_that_is_neither_sheet_nor_exercise_is_refused() {
+fn file_without_answers_or_exercise_is_refused() {
     let folder = folder();
     let path = folder.path();
     for (name, text) in [

@@ -499,7 +499,7 @@ fn invalid_sweep_is_refused_in_one_line_by_name() {
 }
 
 #[test]
-fn a_result_of_another_item_is_refused_and_left() {
+fn result_of_another_item_is_refused() {
     let (sweep, other) = (Sweep::new(SMALL), Sweep::new(&SMALL.replace("ops = 300", "ops = 301")));
     sweep.run("r", &[], &[]);
     other.run("r", &["--item", "5"], &[]);
@@ -571,7 +571,7 @@ fn sample_contains_each_setting_once() {
 }
 
 #[test]
-fn an_item_that_cannot_be_run_fails_alone_and_is_named() {
+fn failing_sweep_item_is_named_and_others_run() {
     // 8 KiB objects on the machine's last pages: bursts of a million do not fit into memory.
     let sweep = Sweep::new(
         "workload = [\"pairs\", \"bursts=1048576\"]\ndesign = [\"bonwick94\"]\ncpus = 1\nops = 3000000\nsize = 8192\n",
@@ -595,7 +595,7 @@ fn an_item_that_cannot_be_run_fails_alone_and_is_named() {
 
 /// Regression test: one invalid trace ended the run of all others, as bad input does.
 #[test]
-fn an_unreadable_trace_fails_its_items_and_no_other() {
+fn unreadable_trace_fails_only_its_items() {
     let sweep = Sweep::new(
         "design = [\"slub\", \"bonwick94\"]\ninputs = \"traces\"\ntrace = [\n\"garb.txt\",\n\"good.zst\",\n]\n",
     );
@@ -617,7 +617,7 @@ fn an_unreadable_trace_fails_its_items_and_no_other() {
 }
 
 #[test]
-fn no_share_is_empty_and_who_asks_for_more_is_told() {
+fn more_shards_than_items_are_refused() {
     let sweep = Sweep::new(SMALL);
     let results = sweep.path("r");
     let args = ["sweep", "slurm", &sweep.file, "--shards", "100", "--results", &results];
@@ -655,7 +655,7 @@ fn ctrl_c_reports_the_kept_results() {
 
 /// The shell's limit on file size simulates a full disk: writing fails in the middle of a file.
 #[test]
-fn on_a_full_disk_nothing_is_half_written_and_the_rest_stays() {
+fn full_disk_leaves_no_partial_result() {
     let sweep = Sweep::new(SMALL);
     sweep.run("whole", &[], &[]);
     let expected = sweep.merged("whole");
@@ -967,7 +967,7 @@ fn settings_that_tie_with_the_winner_are_marked() {
 }
 
 #[test]
-fn rounds_of_another_tuning_are_refused() {
+fn rounds_of_a_different_tuning_run_are_refused() {
     let sweep = Sweep::new(TUNED);
     json(&["tune", &sweep.file, "--no-run"]);
     refused(&["tune", &sweep.file, "--no-run", "--by", "slabs"], &["round-1.toml", "remove "]);

@@ -461,7 +461,7 @@ mod tests {
 
     /// The models' own program compares the output of the commands for loom.
     #[test]
-    fn the_tutorial_has_the_commands_that_run_here() {
+    fn tutorial_commands_equal_the_model_commands() {
         let page = std::fs::read_to_string(workspace().join("sim/lab/README.md")).unwrap();
         let loom = format!("{} -- ", typed("loom", &loom_test("uslab-lab")));
         // `tests/sim/story.rs` tests the last one.
@@ -475,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn a_package_is_found_by_its_name_and_the_modelled_ones_are_where_cargo_says() {
+    fn modelled_packages_are_found_by_cargo() {
         let names = MODELLED.map(|modelled| modelled.package.to_owned());
         assert_eq!(Subject::find(None, &names, "loom").unwrap(), Subject::all_modelled());
         assert_eq!(Subject::all_modelled()[0].sources(), Path::new("magazine/sync/src"));
@@ -486,7 +486,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_row_of_a_test_stands_behind_its_name() {
+    fn first_row_of_a_test_follows_its_name() {
         let said = "\nrunning 1 test\ntest models::g1 ... SITE a:1:2:0 load Acquire\nSITE b:1:2:0 load Relaxed\nno SITE c";
         let sites: Vec<&str> = super::rows(said, "SITE ").collect();
         assert_eq!(sites, ["a:1:2:0 load Acquire", "b:1:2:0 load Relaxed"]);
@@ -494,7 +494,7 @@ mod tests {
 
     /// Regression test: a model that ran out of time counted as having noticed a mutant.
     #[test]
-    fn what_was_cut_has_not_failed() {
+    fn truncated_model_has_not_failed() {
         for file in ["replay", "split"] {
             let text = std::fs::read_to_string(workspace().join(format!("magazine/sync/src/{file}.rs")));
             let said = text.unwrap().lines().find(|line| line.contains(": cut after ")).unwrap().to_owned();
@@ -505,7 +505,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_panic_is_what_counts() {
+    fn first_panic_determines_the_failure() {
         let said = "test a ... \nthread 'a' (1) panicked at x.rs:1:2:\n\n  Causality violation: so\nthread 'a' panicked at y.rs:3:4:\nother";
         assert_eq!(super::panic_message(said).as_deref(), Some("Causality violation: so"));
         assert_eq!(super::panic_message("test a ... ok"), None);

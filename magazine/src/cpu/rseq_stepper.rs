@@ -521,8 +521,8 @@ impl Everywhere {
 /// Copies of a section that differ only in registers and addresses run from fewer stacks, but are interrupted at each
 /// instruction. `USLAB_STRESS=full` also runs such copies from all stacks.
 #[test]
-fn an_interrupted_operation_does_what_it_does_after_what_interrupted_it() {
-    alone(module_path!(), "an_interrupted_operation_does_what_it_does_after_what_interrupted_it", || {
+fn interrupted_operation_takes_effect_after_the_interrupting_one() {
+    alone(module_path!(), "interrupted_operation_takes_effect_after_the_interrupting_one", || {
         stay();
         let sections = sections::all();
         prepare(&sections);
@@ -710,8 +710,8 @@ const OTHERS: [&[Step]; 12] = [
 /// No interruption of an allocation or a free loses a round, hands it out twice or changes the counts. The test
 /// interrupts every instruction, and then runs other threads of the CPU.
 #[test]
-fn a_layer_interrupted_anywhere_loses_nothing() {
-    alone(module_path!(), "a_layer_interrupted_anywhere_loses_nothing", || {
+fn layer_interrupted_at_any_instruction_loses_no_round() {
+    alone(module_path!(), "layer_interrupted_at_any_instruction_loses_no_round", || {
         stay();
         let sections = sections::all();
         prepare(&sections);

@@ -792,7 +792,7 @@ fn fails_on_purpose() {
 
 /// Regression: libtest hid the trace, because it shows no output of a passing test.
 #[test]
-fn trace_of_a_planted_bug_is_printed_although_its_test_passes() {
+fn planted_bug_prints_its_trace_although_its_test_passes() {
     let mut command = std::process::Command::new(std::env::current_exe().unwrap());
     let test = "scenarios::h3_a_drain_meets_another_one::planted";
     let output = unset(&mut command).args(["--exact", test]).env("STORY", "1").output().unwrap();

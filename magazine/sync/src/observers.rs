@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn observers_own_calls_are_suppressed_and_counted() {
+    fn calls_made_by_an_observer_are_not_observed() {
         let t = observers();
         let (_first, read) = written(&t);
         let own = t.clone();
@@ -330,7 +330,7 @@ mod tests {
 
     /// Regression: a second panic reached the caller, and the remover waited for ever.
     #[test]
-    fn a_payload_that_panics_when_it_is_dropped_stays_with_the_observer() {
+    fn panic_payload_that_panics_on_drop_is_contained() {
         struct Bomb;
         impl Drop for Bomb {
             fn drop(&mut self) {
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn an_observer_that_panics_is_not_called_again_and_the_others_are() {
+    fn only_the_panicking_observer_is_disabled() {
         let t = observers();
         let calls = Arc::new(Counter::new(0));
         let count = calls.clone();
@@ -370,7 +370,7 @@ mod tests {
 
     /// Regression: the slot stayed reserved for ever.
     #[test]
-    fn an_observer_that_panics_may_be_dropped_by_its_own_drop() {
+    fn panicking_observer_can_drop_itself() {
         struct Owner(Arc<Mutex<Option<Guard>>>);
         impl Drop for Owner {
             fn drop(&mut self) {
@@ -391,7 +391,7 @@ mod tests {
 
     /// On a single thread, the end of the call drops the observer and frees the slot.
     #[test]
-    fn an_observer_may_drop_itself_and_others_and_register_one() {
+    fn observer_can_register_and_drop_observers() {
         type Both = (Guard, Guard);
         let t = observers();
         let (own, other) = (Arc::new(Mutex::new(None::<Both>)), written(&t).0);
@@ -431,7 +431,7 @@ mod tests {
 
     /// Threads of counted calls do not exist in the child of a `fork`.
     #[test]
-    fn a_child_waits_for_no_call_of_other_threads() {
+    fn child_of_a_fork_does_not_wait_for_observer_calls() {
         let t = observers();
         let (observer, _read) = written(&t);
         t.slots[0].state.fetch_add(2, Relaxed);
@@ -449,7 +449,7 @@ mod tests {
 
     /// Regression: the child forgot the enclosing call, and the end of that call made the count negative.
     #[test]
-    fn a_child_is_within_two_calls() {
+    fn child_of_a_fork_inside_two_observer_calls_continues() {
         struct Forks(Arc<Observers<Any>>);
         impl Drop for Forks {
             fn drop(&mut self) {

@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn each_piece_of_work_belongs_to_one_shard() {
+    fn each_work_item_belongs_to_one_shard() {
         let owners = |has: &dyn Fn(Shard) -> bool| {
             (0..7).filter(|index| has(Shard { index: *index, count: 7 })).count()
         };
@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn shards_join_only_if_complete_and_of_one_build() {
+    fn shards_merge_only_if_complete_and_of_one_build() {
         let folder = std::env::temp_dir().join(format!("uslab-sync-shares-{}", std::process::id()));
         let share = |index, of: &str| Share {
             what: "work".to_owned(),
@@ -438,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_join_only_if_complete() {
+    fn parts_merge_only_if_complete() {
         let part = |script, number: &str, name: &str, executions| {
             format!(
                 "a | PART M1: x | threads 2 | bound 2 | scripts 2 | executions {executions} | floor 9 | script {script} | part {number} {name}"
@@ -492,7 +492,7 @@ mod tests {
     }
 
     #[test]
-    fn engines_select_the_shard() {
+    fn loom_and_shuttle_select_the_same_shard() {
         let slurm = |id, count, min, step| {
             let variables = [
                 ("SLURM_ARRAY_TASK_ID", id),

@@ -395,14 +395,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_design_is_a_name_and_its_knobs() {
+    fn design_is_parsed_from_its_name_and_knobs() {
         for text in all::<NoPolicy>().map(|(name, _)| name).chain(["slub:cpu_partial=0:min_partial=10"]) {
             assert_eq!(text.parse::<Spec>().unwrap().to_string(), text);
         }
     }
 
     #[test]
-    fn every_knob_is_explained_and_no_other() {
+    fn each_knob_has_an_explanation() {
         for (design, _) in all::<NoPolicy>() {
             let said = format!("{design}:no_such_knob=1").parse::<Spec>().unwrap_err().to_string();
             // Parses `unknown field X, expected one of A, B`, with quotes.

@@ -278,7 +278,7 @@ mod tests {
     use crate::{Engine, Machine, Shipping};
 
     #[test]
-    fn a_script_runs_as_written() {
+    fn script_runs_as_written() {
         let text = "cpus 2\ncache node 512\n# filled\n0 alloc 9\n1 free 3 oldest\n1 free @8\n0 free\n0 shrink\ncache leaf 64\n1 alloc\n0 free node";
         let stream = script(text).unwrap();
         assert_eq!(
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_come_from_the_zones_that_the_script_names() {
+    fn script_selects_the_zones_of_its_pages() {
         let text = "cpus 1\nzone dma32 4096\nzone normal 1024\n0 alloc-pages 3 4\n0 free-pages 2 oldest\n0 free-pages\n0 alloc-pages 10";
         let stream = script(text).unwrap();
         let machine = Machine::new(&stream).unwrap();

@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_is_a_file_or_the_folder_of_a_package() {
+    fn kernel_is_a_file_or_a_package_folder() {
         let folder = tempfile::tempdir().expect("a folder");
         let package = folder.path();
         fs::create_dir_all(package.join("usr/lib/modules/6.1")).expect("a folder");
@@ -459,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_with_libraries_is_refused() {
+    fn dynamically_linked_program_is_refused() {
         let told = program(Path::new("/proc/self/exe")).expect_err("tests have libraries").to_string();
         assert!(told.contains("expected a static program"), "{told}");
     }

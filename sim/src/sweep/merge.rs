@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_has_its_axes_the_knobs_of_all_settings_and_its_numbers() {
+    fn merged_row_has_axes_knobs_and_metrics() {
         let records = [
             row(0, "slub", None),
             row(1, "slub:cpu_partial=30", Some(4)),
@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn an_index_that_a_fit_may_have_missed_is_a_bound() {
+    fn uncertain_sensitivity_index_is_shown_as_a_bound() {
         let of = |part, predicts| index(part, Method::Fit { predicts });
         assert_eq!([of(0.0, 0.9), of(0.05, 0.9), of(0.5, 0.9)], ["< 10.0 %", "< 15.0 %", "50.0 %"]);
         assert_eq!(index(0.0, Method::Grid), "0.0 %");

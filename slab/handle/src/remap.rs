@@ -185,7 +185,7 @@ mod tests {
 
     /// The error without ids: after a load, the first handle of the old table names the new first object.
     #[test]
-    fn a_saved_handle_names_another_object_after_a_load() {
+    fn saved_raw_handle_names_another_object_after_a_load() {
         let mut old = Table::new();
         let player = old.alloc("player").unwrap();
         let text = serde_json::to_string(&player).unwrap();

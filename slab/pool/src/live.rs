@@ -169,7 +169,7 @@ mod tests {
 
     /// Regression: the objects behind the panicking object were not dropped.
     #[test]
-    fn an_object_that_panics_in_drop_leaks_no_other() {
+    fn panic_in_drop_leaks_no_other_object() {
         struct Panics(#[allow(dead_code, reason = "counted")] Rc<()>, bool);
         impl Drop for Panics {
             fn drop(&mut self) {

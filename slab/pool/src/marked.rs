@@ -6,7 +6,7 @@
 //!
 //! Iterating over the slots in use loads each slot's mark: one cache line per slot. With the [bitmap](super::live), one
 //! load covers 64 slots. A mark takes 4 bytes per slot, not one bit, and an overrun reaches it. `MarkedPool`
-//! demonstrates the cost of marks (`a_walk_by_marks_touches_every_slot`). Marks are also useful if the memory's state
+//! demonstrates the cost of marks (`walk_by_marks_reads_each_slot`). Marks are also useful if the memory's state
 //! must be visible in a dump.
 //!
 //! Source: the comments on Reinalter, "Memory allocation strategies: a pool allocator" (2012), which predict the cost.
@@ -102,7 +102,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn objects_smaller_than_a_link_are_marked_behind_it() {
+    fn mark_follows_the_link_of_small_objects() {
         for size in 1..=9 {
             let mut pool = MarkedPool::new(HeapArea::new(1024, 8).unwrap(), size, 1).unwrap();
             let layout = Layout::from_size_align(size, 1).unwrap();
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_of_32_bytes_takes_36() {
+    fn marked_object_of_32_bytes_takes_36() {
         let mut pool = MarkedPool::new(HeapArea::new(3600, 4).unwrap(), 32, 4).unwrap();
         assert_eq!((pool.pool().capacity(), pool.pool().slots().stride()), (100, 36));
         let layout = Layout::from_size_align(33, 4).unwrap();
@@ -127,7 +127,7 @@ mod tests {
     /// Iterating by marks and by bits finds equal objects. For 8 objects, iterating reads 256 cache lines with marks
     /// and 4 words with bits.
     #[test]
-    fn a_walk_by_marks_touches_every_slot() {
+    fn walk_by_marks_reads_each_slot() {
         let object = Layout::from_size_align(64, 4).unwrap();
         let mut marks = MarkedPool::new(HeapArea::new(256 * 68, 4).unwrap(), 64, 4).unwrap();
         let area = HeapArea::new(256 * 68, 4).unwrap();
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn the_mark_detects_a_double_free() {
+    fn slot_mark_detects_a_double_free() {
         let mut pool = MarkedPool::new(HeapArea::new(360, 4).unwrap(), 32, 4).unwrap();
         let slot = pool.alloc(Layout::from_size_align(32, 4).unwrap()).unwrap();
         // SAFETY: the slot is not used.

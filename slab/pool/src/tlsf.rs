@@ -456,7 +456,7 @@ mod tests {
     use crate::blocks::MOST;
 
     #[test]
-    fn an_impossible_heap_is_refused_with_the_reason() {
+    fn invalid_tlsf_heap_is_refused_with_the_reason() {
         let mut memory = StackArea::<64>::new();
         let refused = Tlsf::with_steps(memory.lend(), 6).err();
         assert_eq!(refused, Some(PoolError::Steps { bits: 6 }));
@@ -470,7 +470,7 @@ mod tests {
 
     /// The paper's bound: a request is served if a free block is `1 + 1/2^bits` times as large, both rounded to 16.
     #[test]
-    fn a_free_block_that_is_larger_by_a_step_serves_any_request() {
+    fn tlsf_block_one_step_larger_serves_the_request() {
         for bits in 2..=5 {
             for bytes in (100..60_000).step_by(997) {
                 let need = (bytes + HEADER).next_multiple_of(UNIT);

@@ -524,7 +524,7 @@ mod tests {
 
     /// Once the next node was tried, and if that succeeded, the panic was lost.
     #[test]
-    fn a_panic_of_a_constructor_ends_the_search_of_an_allocation() {
+    fn constructor_panic_ends_the_allocation() {
         on_cpu(0);
         let pages = PageConfig::default_for(Cpus::simulated(2, 2).unwrap()).limit(64 << 20);
         let subsystem = Subsystem::new(Config::new(pages)).unwrap();

@@ -763,7 +763,7 @@ mod tests {
     }
 
     #[test]
-    fn child_of_a_fork_keeps_no_slabs() {
+    fn child_of_a_fork_keeps_no_unlisted_slabs() {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("kept", 64).magazines(Magazines::Off).build_in(&subsystem).unwrap();
         let keep = |keep| cache.cache().nodes().iter().for_each(|node| node.keep(keep));

@@ -133,7 +133,7 @@ mod tests {
 
     /// Otherwise each destroyed cache would leave its entry on the list.
     #[test]
-    fn a_destroyed_cache_leaves_the_list() {
+    fn destroyed_cache_is_removed_from_the_list() {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let listed = || subsystem.core().caches.list().lock().entries().count();
         let before = listed();
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_reference_ends_a_dropped_cache() {
+    fn last_reference_frees_a_dropped_cache() {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("visited", 64).build_in(&subsystem).unwrap();
         drop(cache.alloc_block(Gfp::KERNEL).unwrap());
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reference_lost_by_a_fork_does_not_keep_the_cache() {
+    fn reference_lost_in_a_fork_does_not_keep_the_cache() {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("visited", 64).build_in(&subsystem).unwrap();
         // A reference of another thread, which the child does not have.

@@ -94,25 +94,8 @@ impl Cache {
     pub(super) fn free_to_slabs(&self, op: &Operation, mut objects: impl Iterator<Item = Object>) -> usize {
         let (memory, mut slabs) = (&self.core.memory, 0);
         loop {
-            // No lock is held while the magazine is emptied and the frames are read.
             let mut batch = [None; BATCH];
-            let mut len = 0;
-            for object in objects.by_ref() {
-                match self.place(object) {
-                    Ok(place) => {
-                        self.weigh(object);
-                        batch[len] = Some((memory.pages.node_of(place.slab), place));
-                        len += 1;
-                    }
-                    Err(kind) => {
-                        self.counts.late_corruptions.add(1);
-                        self.refuse(kind, object.0, None);
-                    }
-                }
-                if len == BATCH {
-                    break;
-                }
-            }
+            let len = self.find_places(&mut objects, &mut batch);
             let mut start = 0;
             while let Some(&Some((node, _))) = batch[..len].get(start) {
                 let run = batch[start..len].iter().map_while(|entry| entry.filter(|(n, _)| *n == node));
@@ -153,6 +136,33 @@ impl Cache {
             }
             op.pause();
         }
+    }
+
+    /// Fills `batch` with the places of the next objects. Returns the number of places. No lock is held while
+    /// the magazine is emptied and the frames are read.
+    fn find_places(
+        &self,
+        objects: &mut impl Iterator<Item = Object>,
+        batch: &mut [Option<(u32, ObjectIndex)>; BATCH],
+    ) -> usize {
+        let mut len = 0;
+        for object in objects {
+            match self.place(object) {
+                Ok(place) => {
+                    self.weigh(object);
+                    batch[len] = Some((self.core.memory.pages.node_of(place.slab), place));
+                    len += 1;
+                }
+                Err(kind) => {
+                    self.counts.late_corruptions.add(1);
+                    self.refuse(kind, object.0, None);
+                }
+            }
+            if len == BATCH {
+                break;
+            }
+        }
+        len
     }
 
     /// Frees objects of one node that are not constructed. Returns the number of slabs released.

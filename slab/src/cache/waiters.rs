@@ -577,7 +577,7 @@ mod tests {
 
     #[cfg(debug_assertions)]
     #[test]
-    fn wakers_run_without_a_lock() {
+    fn wakers_run_without_locks_held() {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("full", 64).build_in(&subsystem).unwrap();
         let woken = Arc::new(Woken(Counter::new(0)));
@@ -594,7 +594,7 @@ mod tests {
     /// Without waiters, a free to a slab leaves the queue alone.
     #[cfg(debug_assertions)]
     #[test]
-    fn a_free_without_waiters_leaves_the_queue_unlocked() {
+    fn free_without_waiters_does_not_lock_the_queue() {
         on_cpu(0);
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("free", 64).magazines(Magazines::Off).build_in(&subsystem).unwrap();
@@ -612,7 +612,7 @@ mod tests {
 
     /// Once a waiter that joined during the drain got its place and returned while CPUs still held objects.
     #[test]
-    fn a_waiter_joining_during_the_flush_keeps_its_place() {
+    fn waiter_joining_during_a_flush_keeps_its_place() {
         let pages = PageConfig::default_for(Cpus::simulated(2, 1).unwrap()).limit(64 << 20);
         let subsystem = Subsystem::new(Config::new(pages)).unwrap();
         let cache = KmemCache::builder("full", 1000).limit(Limit::Slabs(1)).build_in(&subsystem).unwrap();
@@ -641,7 +641,7 @@ mod tests {
     }
 
     #[test]
-    fn a_waiter_served_by_a_new_slab_lets_the_next_one_grow() {
+    fn waiter_served_by_a_new_slab_wakes_the_next() {
         on_cpu(0);
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let account = Account::new_in(&subsystem, usize::MAX);
@@ -671,7 +671,7 @@ mod tests {
     }
 
     #[test]
-    fn waiters_of_the_parent_are_forgotten_in_the_child_of_a_fork() {
+    fn child_of_a_fork_drops_the_parents_waiters() {
         on_cpu(0);
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("full", 1000).limit(Limit::Slabs(1)).build_in(&subsystem).unwrap();
@@ -693,7 +693,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fork_ends_the_wait_for_an_account_and_magazines_reopen_in_the_child() {
+    fn child_of_a_fork_reopens_magazines_closed_by_waiters() {
         on_cpu(0);
         let pages = PageConfig::default_for(Cpus::simulated(1, 1).unwrap()).limit(64 << 20);
         let subsystem = Subsystem::new(Config::new(pages)).unwrap();
@@ -740,7 +740,7 @@ mod tests {
     }
 
     #[test]
-    fn serving_without_waiters_takes_nothing() {
+    fn serving_an_empty_wait_queue_takes_no_object() {
         on_cpu(0);
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("idle", 64).magazines(Magazines::Off).build_in(&subsystem).unwrap();
@@ -817,7 +817,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ownerless_cache_ends_despite_leaked_futures() {
+    fn cache_without_owner_is_freed_despite_leaked_futures() {
         on_cpu(0);
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("full", 1000).limit(Limit::Slabs(1)).build_in(&subsystem).unwrap();

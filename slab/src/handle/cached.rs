@@ -361,7 +361,7 @@ mod tests {
 
     /// Nor may another thread take the last number meanwhile.
     #[test]
-    fn an_object_that_has_a_number_is_named_without_the_lock_of_numbers() {
+    fn numbered_object_gets_a_handle_without_locking() {
         on_cpu(0);
         let pages = PageConfig::default_for(Cpus::simulated(1, 1).unwrap()).limit(4 << 20);
         let subsystem = Subsystem::new(Config { check_frees: false, ..Config::new(pages) }).unwrap();

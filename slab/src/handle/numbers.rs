@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn segments_hold_every_number_once() {
+    fn segments_contain_each_number_once() {
         for (number, at) in [(0, (0, 0)), (63, (0, 63)), (64, (1, 0)), (191, (1, 127)), (192, (2, 0))] {
             assert_eq!(Numbers::at(number), at);
         }
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_retires_after_its_last_generation() {
+    fn object_number_retires_after_its_last_generation() {
         let numbers = numbers(64);
         assert_eq!(numbers.take(), Ok((0, 1)));
         numbers.entry(0).unwrap().begin(null_mut(), 254);
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_holder_gets_the_object() {
+    fn last_holder_gets_the_object() {
         let entry = Entry::new();
         entry.begin(null_mut(), 3);
         assert!(entry.is_in(3) && !entry.is_in(2) && !entry.hold(2) && entry.end(4).is_none());
@@ -378,7 +378,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "an object has 2147483647 holders")]
-    fn holders_that_cannot_be_counted_are_refused() {
+    fn holder_count_overflow_is_refused() {
         let entry = Entry::new();
         entry.word.store(1 << 32 | IN_USE | HOLDERS, Relaxed);
         entry.hold(1);

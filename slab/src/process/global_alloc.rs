@@ -178,16 +178,12 @@ fn start() -> Option<&'static Process> {
     started
 }
 
-/// Not inlined: its frame has several pages, and each thread that arrives during a start would touch them all.
-#[inline(never)]
-fn start_here() -> Option<&'static Process> {
-    let options = Options::of_environment();
+/// The configuration that the environment asks for, with one sampled allocation in `guard`.
+fn configured(options: &Options, guard: Option<u32>) -> Config {
     let mut config = Config::keeping(KEEP_FREE);
     config.pages.huge_pages = options.huge_pages;
     config.huge_cache = options.huge_cache.unwrap_or(config.huge_cache);
     config.harden = options.harden;
-    // With hardening, some objects get separate pages.
-    let guard = options.guard.or(config.harden.guard_pages.then_some(HARDENED_GUARD));
     config.guard_every = guard.or_else(guard_wanted).unwrap_or(0);
     config.guard_slots = options.guard_slots.unwrap_or(config.guard_slots);
     config.check_frees = options.check.unwrap_or(config.check_frees) || config.harden.is_on();
@@ -202,6 +198,16 @@ fn start_here() -> Option<&'static Process> {
         config.pages.nodes.iter_mut().flatten().for_each(|(_, pages)| *pages = share.max(*pages));
         config.pages = config.pages.limit(limit);
     }
+    config
+}
+
+/// Not inlined: its frame has several pages, and each thread that arrives during a start would touch them all.
+#[inline(never)]
+fn start_here() -> Option<&'static Process> {
+    let options = Options::of_environment();
+    // With hardening, some objects get separate pages.
+    let guard = options.guard.or(options.harden.guard_pages.then_some(HARDENED_GUARD));
+    let config = configured(&options, guard);
     let guard_slots = config.guard_slots;
     let mut place = Box::<Malloc>::new_uninit();
     if let Err(error) = Core::start_with_fewer_pages(config, |core| Malloc::make(&mut place, core)) {

@@ -41,7 +41,7 @@ fn disagreements(shapes: &[Shape], model: Model) -> Vec<String> {
 }
 
 #[test]
-fn enumerator_agrees_with_published_outcomes() {
+fn litmus_enumerator_agrees_with_published_outcomes() {
     let shapes = shapes();
     let wrong = disagreements(&shapes, RC11);
     assert!(wrong.is_empty(), "{wrong:#?}");
@@ -58,7 +58,7 @@ fn enumerator_agrees_with_published_outcomes() {
 }
 
 #[test]
-fn the_enumerator_without_an_axiom_disagrees() {
+fn litmus_enumerator_without_an_axiom_disagrees() {
     let shapes = shapes();
     for model in [
         Model { own_stores_continue: false, ..RC11 },
@@ -85,7 +85,7 @@ fn limits() -> Vec<(&'static str, String)> {
 }
 
 #[test]
-fn each_limit_belongs_to_a_shape() {
+fn each_known_loom_limit_belongs_to_a_litmus_shape() {
     let limits = limits();
     let shapes = shapes();
     let used: BTreeSet<&str> = shapes.iter().flat_map(|shape| &shape.limits).map(String::as_str).collect();
@@ -151,7 +151,7 @@ mod compared {
 ";
 
     #[test]
-    fn loom_reaches_the_outcomes_of_the_table() {
+    fn loom_reaches_the_documented_litmus_outcomes() {
         let start = std::time::Instant::now();
         // Litmus tests with a data race panic, as expected.
         let hook = std::panic::take_hook();
