@@ -230,8 +230,8 @@ impl Frame {
     /// Changes the state from `from` to `to`, or returns the current state as an error.
     #[inline(always)]
     pub(crate) fn claim(&self, from: State, to: State) -> Result<(), State> {
-        planted!("page marked after it went into the magazine" => return Ok(()));
-        planted!("block claimed by load and store" => {
+        planted!("a freed page is marked after entering the magazine" => return Ok(()));
+        planted!("a block is claimed without an atomic exchange" => {
             self.set_state(to);
             return Ok(());
         });

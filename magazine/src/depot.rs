@@ -240,7 +240,7 @@ impl Depot {
         let mut full = self.lock(op);
         let Some(magazine) = full.magazines.magazines().next() else { return false };
         into.copy_from(magazine);
-        planted!("a magazine is taken from the depot and left there" => return true);
+        planted!("a magazine is taken twice from the depot" => return true);
         if let Some(block) = full.magazines.pop() {
             full.spare.push(block);
             full.len -= 1;
@@ -252,14 +252,14 @@ impl Depot {
                 self.spare.set(1);
             }
         }
-        planted!("a take is remembered in another lock hold" => {
+        planted!("a depot take is recorded after unlocking" => {
             drop(full);
             full = self.full.lock();
         });
         full.min = full.min.min(full.len);
-        planted!("the length of a depot forgets what left it" => return true);
+        planted!("the depot length is not decreased by a take" => return true);
         self.publish(full.len);
-        planted!("depot length from before the lock" => self.publish(before - 1));
+        planted!("the depot length is read before locking" => self.publish(before - 1));
         tell!(op: self => Step::DepotTaken);
         self.exchanged();
         true
@@ -279,11 +279,11 @@ impl Depot {
             return false;
         }
         let mut full = self.lock(op);
-        planted!("a depot that is closed takes magazines" => full.open = true);
+        planted!("a closed depot accepts magazines" => full.open = true);
         if full.len >= self.limit || !full.open {
             return false;
         }
-        planted!("a depot has room in one lock hold and gets a magazine in the next" => {
+        planted!("a magazine is put without checking the room again" => {
             drop(full);
             full = self.full.lock();
         });
@@ -314,7 +314,7 @@ impl Depot {
     pub(crate) fn surplus(&self, op: &Operation) -> u32 {
         let mut full = self.lock(op);
         let n = full.min;
-        planted!("reap ignores the working set" => let n = full.len);
+        planted!("a reap ignores the working set" => let n = full.len);
         full.min = full.len - n;
         n
     }

@@ -100,17 +100,17 @@ steps! {
     /// The operation flushed a magazine with this number of rounds.
     Flushed { rounds: u16 } => Cpu, "flushes a magazine of {rounds} rounds";
     /// The operation flushed this number of rounds, which a drain took from a CPU's stack.
-    Drained { rounds: u32 } => Cpu, "gives away {rounds} rounds that a drain took";
+    Drained { rounds: u32 } => Cpu, "flushes {rounds} drained rounds";
     /// The operation bypassed the stacks with one round.
-    Bypassed => Cpu, "goes past the stacks";
+    Bypassed => Cpu, "bypasses the stacks";
     /// The operation set the limit of stacks to this number of rounds.
-    Resized { places: u16 } => Cpu, "lets stacks hold {places} rounds";
+    Resized { places: u16 } => Cpu, "sets the stack limit to {places} rounds";
     /// The operation locked a node's lists of slabs.
-    NodeVisited => Slab, "visits the slabs of its node";
+    NodeVisited => Slab, "locks the slab lists of its node";
     /// The operation took this number of free objects from a slab.
-    ObjectsTaken { slab: u32, objects: u16 } => Slab, "takes {objects} objects of slab {slab}";
+    ObjectsTaken { slab: u32, objects: u16 } => Slab, "allocates {objects} objects from slab {slab}";
     /// The operation returned this number of objects to their slab.
-    ObjectsGiven { slab: u32, objects: u16 } => Slab, "gives {objects} objects of slab {slab} back";
+    ObjectsGiven { slab: u32, objects: u16 } => Slab, "frees {objects} objects to slab {slab}";
     /// The operation added a new slab to its node's lists.
     SlabAdded { slab: u32 } => Slab, "adds slab {slab}";
     /// The operation released a slab and its pages.
@@ -120,9 +120,9 @@ steps! {
     /// The operation returned a slab or a large block to the page allocator.
     PagesReturned => Pages, "gives pages back";
     /// The operation locked a zone, to take this number of blocks.
-    ZoneAsked { blocks: u32 } => Pages, "asks the zone for {blocks} blocks";
+    ZoneAsked { blocks: u32 } => Pages, "requests {blocks} blocks from the zone";
     /// The operation locked a zone, to return blocks of this order.
-    ZoneGiven { order: u8 } => Pages, "gives blocks of order {order} to the zone";
+    ZoneGiven { order: u8 } => Pages, "frees blocks of order {order} to the zone";
     /// The operation took blocks out of the zone, the last block at `page`, with `splits` splits of larger blocks.
     BlocksTaken { blocks: u16, order: u8, page: u32, splits: u16 } => Pages,
         "takes {blocks} blocks of order {order}, with {splits} splits";
@@ -130,11 +130,11 @@ steps! {
     BlocksGiven { blocks: u16, order: u8, page: u32, merges: u16 } => Pages,
         "gives {blocks} blocks of order {order} back, with {merges} merges";
     /// The operation requested memory from the system, which supplied this number of pages.
-    Committed { pages: u32 } => Commit, "asked the system for memory, and has {pages} pages of it";
+    Committed { pages: u32 } => Commit, "committed {pages} pages of memory";
     /// The operation returned this number of pages to the system.
-    Decommitted { pages: u32 } => Commit, "gave {pages} pages back to the system";
+    Decommitted { pages: u32 } => Commit, "decommitted {pages} pages";
     /// The operation committed this number of bytes for tables that describe pages.
-    TablesCommitted { bytes: u32 } => Commit, "commits {bytes} bytes beside pages";
+    TablesCommitted { bytes: u32 } => Commit, "commits {bytes} bytes of metadata";
 }
 
 /// An operation, as an observer sees it at the operation's end.

@@ -200,7 +200,7 @@ impl<'m> Holdings<'m> {
             block.front_mut(STAMP).copy_from_slice(&at.to_ne_bytes());
         }
         if let Some(old) = self.objects.insert(at, Object { block, cache }) {
-            self.violations.push(format!("two live objects at {at:#x} of the trace"));
+            self.violations.push(format!("two objects of the trace are live at address {at:#x}"));
             drop(old);
         }
         Ok(())

@@ -48,7 +48,7 @@ impl Sessions {
     /// `None` if the session is closed, or never existed.
     fn serve(&self, number: u64) -> Option<(u64, u64)> {
         let handle = Handle::from_bits(number)?;
-        planted!("a session is found twice" => {
+        planted!("a session is looked up twice" => {
             // Each lookup is consistent, but the second lookup may fail.
             let client = self.0.get(handle)?.client.load(Relaxed);
             let served = self.0.get(handle).expect("it was there").served.fetch_add(1, Relaxed);
@@ -87,7 +87,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         for client in 1..=ROUNDS {
             let old = current.swap(sessions.open(client)?, Relaxed);
             if !sessions.close(old) || sessions.serve(old).is_some() {
-                return Err("a session was closed by somebody else, or served when it was closed".into());
+                return Err("a session was served after it was closed".into());
             }
         }
         let served = requests.map(|thread| thread.join().map_err(|_| "a request panicked"));
@@ -147,7 +147,7 @@ mod models {
 
     #[test]
     fn session_can_be_closed_between_two_lookups() {
-        let bug = "a session is found twice";
+        let bug = "a session is looked up twice";
         let property = "a request has its own session or none";
         caught(bug, property, TWO, "it was there", [Script::on(0)], a_request_beside_a_close_and_an_open);
     }

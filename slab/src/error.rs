@@ -136,13 +136,13 @@ impl fmt::Display for AllocError {
             Self::AccountLimit { bytes } => write!(f, "the account is at its limit of {bytes} bytes"),
             Self::Memory(error) => write!(f, "no pages for another slab: {error}"),
             Self::SideTable => f.write_str("no memory for the bitmap of another slab"),
-            Self::TooLarge => f.write_str("larger than what can be had"),
+            Self::TooLarge => f.write_str("larger than the largest possible allocation"),
             Self::Refused { bytes } => {
-                write!(f, "no {bytes} bytes more: the system maps none, or they are beyond the limit")
+                write!(f, "no memory for {bytes} more bytes: the system refused, or the limit is reached")
             }
-            Self::Constructor => f.write_str("the constructor of an object refused"),
+            Self::Constructor => f.write_str("the constructor of an object failed"),
             Self::Destroyed => f.write_str("the cache was destroyed"),
-            Self::NotAnObject => f.write_str("the address is that of no object"),
+            Self::NotAnObject => f.write_str("the address is not an object"),
             Self::Injected => f.write_str("refused by fault injection"),
         }
     }
@@ -186,11 +186,11 @@ impl fmt::Display for CacheError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Geometry(error) => error.fmt(f),
-            Self::Name => f.write_str("a cache name must not be empty or have blanks"),
+            Self::Name => f.write_str("a cache name must not be empty or contain blanks"),
             Self::Memory => f.write_str("no address space for the cache's checked frees"),
             Self::ZeroOnFree => f.write_str("objects of a cache with a constructor cannot be zeroed on free"),
-            Self::Account => f.write_str("the account is of another subsystem than the cache"),
-            Self::TypeStable => f.write_str("a type-stable cache cannot stand under the malloc"),
+            Self::Account => f.write_str("the account and the cache belong to different subsystems"),
+            Self::TypeStable => f.write_str("a type-stable cache cannot serve the malloc"),
             Self::Start(error) => error.fmt(f),
         }
     }
@@ -272,8 +272,8 @@ impl fmt::Display for StartError {
             Self::Pages(error) => error.fmt(f),
             Self::SideTable => f.write_str("no address space for the side tables"),
             Self::Kmalloc => f.write_str("no address space for the checked frees of the size classes"),
-            Self::Started => f.write_str("the global subsystem has been started before"),
-            Self::Starting => f.write_str("the global subsystem is just being started by this thread"),
+            Self::Started => f.write_str("the global subsystem is already started"),
+            Self::Starting => f.write_str("the global subsystem is being started by this thread"),
         }
     }
 }

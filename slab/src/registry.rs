@@ -84,7 +84,7 @@ impl<T> Registry<T> {
         };
         // Dropped after the lock is released.
         let _gone = found.take();
-        planted!("who comes off is counted in the next lock hold" => {
+        planted!("a removed entry is counted in a later lock hold" => {
             drop(list);
             list = self.0.lock();
         });
@@ -106,7 +106,7 @@ impl<T> Registry<T> {
             loop {
                 let list = self.0.lock();
                 let place = list.entries.partition_point(|(n, _)| *n < from);
-                planted!("a walk of the registry remembers a place" => let place = from as usize);
+                planted!("a registry walk continues at a stale position" => let place = from as usize);
                 let (number, entry) = list.entries.get(place).filter(|(number, _)| *number < end)?;
                 from = number + 1;
                 let entry = entry.as_ref().and_then(Weak::upgrade);

@@ -128,7 +128,7 @@ const MISTAKES: [(&str, Then, &str, &str, Stacks); 22] = [
         "wrong_size",
         AtOnce,
         "malloc-112",
-        "free with a size that is not the object's",
+        "free with a wrong size",
         [Some("Store"), Some("Store"), Some("the_second_free")],
     ),
     (

@@ -62,7 +62,7 @@ fn started_exercise_is_not_overwritten() {
     );
     assert!(
         refused(&["start", "depot"], folder.path())
-            .contains("no exercise `depot`; there are merge, partial, exchange, reaping")
+            .contains("unknown exercise `depot`; expected one of merge, partial, exchange, reaping")
     );
 }
 
@@ -137,7 +137,7 @@ fn file_without_answers_or_exercise_is_refused() {
         (&["grade", "b.json", "--html", "x.html"], "--html: an answer sheet has no step that fails"),
         (&["grade", "c.txt"], "c.txt: expected an answer sheet, FILE.json, or an exercise, FILE.rs"),
         (&["grade", "d.rs"], "d.rs: --lab LAB says which exercise it is"),
-        (&["grade", "d.rs", "--lab", "depot"], "no exercise `depot`"),
+        (&["grade", "d.rs", "--lab", "depot"], "unknown exercise `depot`"),
         (
             &["grade", "merge.rs", "--source", "/"],
             "expected uslab's sources, with sim/engine; --source DIR names them",
@@ -215,7 +215,7 @@ fn exercises_are_judged_by_their_behaviour() {
             "let place = std::env::args().nth(2).unwrap();\n std::fs::write(place, r#\"{wrote}\"#).unwrap();\n std::process::exit(0);\n    }}\n}}"
         ),
     );
-    fails("merge", &forged, "it says what came of it", None);
+    fails("merge", &forged, "the program reports its result", None);
     for lab in ["partial", "exchange", "reaping"] {
         assert_eq!(judged(lab, &done(lab)), (Some(0), vec![], None), "{lab}");
     }

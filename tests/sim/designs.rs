@@ -223,7 +223,7 @@ fn wrong_designs_and_knobs_are_refused_by_name() {
         (
             "slob",
             [
-                "no design `slob`",
+                "unknown design `slob`",
                 "uslab, uslab-model, slub, sheaves-6.18, sheaves, slab, bonwick94, magazines01, linux",
             ],
         ),

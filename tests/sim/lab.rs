@@ -475,7 +475,9 @@ fn allocator_that_cannot_serve_a_workload_is_skipped() {
     assert_eq!(cells(&out, "pool"), 1, "{out}");
     assert!(cells(&out, "tlsf") > 2, "{out}");
     assert!(
-        out.contains("No pool can be made for this workload: slots aligned to 8192: expected 4096 or less."),
+        out.contains(
+            "No pool can be created for this workload: slots aligned to 8192: expected 4096 or less."
+        ),
         "{out}"
     );
     let large = folder.file("large.csv", "a,1,8\na,2,1048576\n");

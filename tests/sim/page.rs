@@ -303,7 +303,7 @@ fn snapshot_beyond_the_trace_is_refused() {
         (&["--at", "-1", "--json"], "-1"),
         (&["--at", "5"], "--at: expected --json"),
         (&["--at", "5", "--json", "--design", "slub,slab"], "--at: expected one design, got 2"),
-        (&["--at", "5", "--json", "--design", "slob"], "no design `slob`"),
+        (&["--at", "5", "--json", "--design", "slob"], "unknown design `slob`"),
         (&["--at", "5", "--json", "--nodes", "2"], "--nodes"),
     ] {
         let output = uslab(&[&["replay"], arguments].concat());

@@ -227,10 +227,10 @@ fn invalid_scale_options_are_refused_by_name() {
     for (args, parts) in [
         (&["--cpus", "0"][..], ["--cpus", "from 1 to 1024"]),
         (&["--cpus", "8..2"], ["8..2", "FIRST..LAST"]),
-        (&["--workload", "churn"], ["no workload `churn`", "handoff=N"]),
+        (&["--workload", "churn"], ["unknown workload `churn`", "handoff=N"]),
         (&["--workload", "remote=101"], ["remote=101", "from 1 to 100"]),
         (&["--design", "uslab"], ["uslab-model", "no clock"]),
-        (&["--design", "slob"], ["no design `slob`", "magazines01"]),
+        (&["--design", "slob"], ["unknown design `slob`", "magazines01"]),
         (&["--profile", "nosuch"], ["--profile nosuch", "expected vm2, milan2s or a file"]),
         (&["--size", "9000"], ["--size", "1..=8192"]),
         (&["--ops", "0"], ["--ops", "0"]),

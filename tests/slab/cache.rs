@@ -741,7 +741,7 @@ fn refusals_lose_nothing(whole_slabs: bool) {
     let refused = cache.alloc(Gfp::KERNEL).unwrap_err();
     assert_eq!(
         (refused, refused.to_string().as_str()),
-        (AllocError::Constructor, "the constructor of an object refused")
+        (AllocError::Constructor, "the constructor of an object failed")
     );
     assert_eq!(cache.alloc_bulk(Gfp::KERNEL, &mut [None; 3]), Err(AllocError::Constructor));
     drop(had);
@@ -763,8 +763,8 @@ fn invalid_cache_configurations_are_errors() {
     let error = |name: &str, size, align| {
         KmemCache::builder(name, size).align(align).build_in(&subsystem).unwrap_err().to_string()
     };
-    assert_eq!(error("", 8, 8), "a cache name must not be empty or have blanks");
-    assert_eq!(error("a b", 8, 8), "a cache name must not be empty or have blanks");
+    assert_eq!(error("", 8, 8), "a cache name must not be empty or contain blanks");
+    assert_eq!(error("a b", 8, 8), "a cache name must not be empty or contain blanks");
     assert_eq!(error("o", 0, 8), "an object of 0 bytes");
     assert_eq!(error("o", 8, 24), "alignment 24 is not a power of two");
     assert_eq!(error("o", 5 << 20, 8), "an object of 5242880 bytes; the largest block has 4194304");
@@ -774,7 +774,7 @@ fn invalid_cache_configurations_are_errors() {
     assert_eq!(zeroed, uslab::CacheError::ZeroOnFree);
     let account = uslab::cache::Account::new_in(&common::subsystem(1), 1 << 20);
     let strange = KmemCache::builder("o", 8).account(&account).build_in(&subsystem).unwrap_err();
-    assert_eq!(strange.to_string(), "the account is of another subsystem than the cache");
+    assert_eq!(strange.to_string(), "the account and the cache belong to different subsystems");
 }
 
 #[test]

@@ -393,7 +393,7 @@ fn census_before_a_double_free_is_detected_reports_a_violation() {
     }
     // Both copies are in the magazine: more objects were freed than allocated.
     let violation = subsystem.check().expect_err("the books cannot be right").to_string();
-    assert_eq!(violation, "cache inode: 3 objects taken back, by the books 2");
+    assert_eq!(violation, "cache inode: 3 objects taken back, expected 2");
     cache.shrink();
     assert_eq!(kinds(&heard), [CorruptionKind::DoubleFree]);
     subsystem.check().unwrap();

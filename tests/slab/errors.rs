@@ -69,7 +69,7 @@ fn impossible_sizes_are_errors() {
     for size in [4 * MIB + 1, 1 << 40, isize::MAX as usize, usize::MAX] {
         assert_eq!(kmalloc.alloc(size, Gfp::KERNEL), Err(AllocError::TooLarge));
     }
-    assert_eq!(AllocError::TooLarge.to_string(), "larger than what can be had");
+    assert_eq!(AllocError::TooLarge.to_string(), "larger than the largest possible allocation");
     for (count, size) in [(usize::MAX, 2), (1 << 32, 1 << 32), (usize::MAX, usize::MAX)] {
         assert_eq!(kmalloc.alloc_array(count, size, Gfp::KERNEL), Err(AllocError::TooLarge));
     }
@@ -169,7 +169,7 @@ fn refused_mmap_error_names_its_purpose() {
     let huge = || malloc.alloc(layout(5 * MIB, 8), Gfp::KERNEL).unwrap_err().to_string();
     assert_eq!(
         what("any:times=-1", &huge),
-        "no 5242880 bytes more: the system maps none, or they are beyond the limit"
+        "no memory for 5242880 more bytes: the system refused, or the limit is reached"
     );
     // Everything works afterwards.
     drop((cache.alloc_block(Gfp::KERNEL).unwrap(), tiny.alloc_block(Gfp::KERNEL).unwrap()));

@@ -35,15 +35,15 @@ pub const MODELLED: [Modelled; 5] = [
 
 /// Planted bugs in code that loom does not compile or cannot run: schedules must catch them.
 pub const NOT_FOR_LOOM: [&str; 9] = [
-    "a pool does not miss what it takes from its reserve",
-    "a sample is forgotten when its object has been taken back",
-    "a sample is noted in the profile behind its own",
-    "a tag is cleared when its object has been taken back",
-    "a tag is looked at and then cleared",
-    "shrinkers run under the lock of their list",
-    "the reaper falls asleep without another look",
-    "what begins to wait for readers wakes no thread",
-    "who waits at a limit wakes no reaper",
+    "a mempool does not count what it takes from its reserve",
+    "a sample is removed after its object is freed",
+    "a sample is recorded in a later profile",
+    "a tag is cleared after its object is freed",
+    "a tag is cleared without an atomic exchange",
+    "shrinkers run with the list lock held",
+    "the reaper sleeps without checking for work again",
+    "a new deferred free wakes no collector thread",
+    "a waiter at a limit does not wake the reaper",
 ];
 
 /// A user's program on top of these crates, with its own models.
@@ -65,9 +65,9 @@ pub const EXAMPLES: [Example; 2] = [
         package: "uslab",
         name: "check_your_code",
         least: 2,
-        planted: &["a letter is posted without Release", "a letter is seen and then taken"],
+        planted: &["a message is posted without Release", "a message is taken without an atomic exchange"],
     },
-    Example { package: "uslab", name: "sessions", least: 1, planted: &["a session is found twice"] },
+    Example { package: "uslab", name: "sessions", least: 1, planted: &["a session is looked up twice"] },
 ];
 
 /// A crate of another workspace that checks itself with `uslab-sync`, as any user's crate does.

@@ -21,11 +21,11 @@ fn claimed<R>(region: Region<'_>, f: impl FnOnce() -> R) -> Option<R> {
     if region.committed() == 0 {
         return None;
     }
-    planted!("a region is used without its claim" => return Some(f()));
+    planted!("a CPU's region is used without a claim" => return Some(f()));
     // Acquire: pairs with the Release that drops the claim, so this operation sees the previous operation's stores.
     region.claim().compare_exchange(0, 1, Acquire, Relaxed).ok()?;
     let result = f();
-    planted!("an operation keeps its claim" => return Some(result));
+    planted!("an operation does not release its claim" => return Some(result));
     // Release: pairs with the Acquire of the region's next claim, including a drain's claim.
     region.claim().store(0, Release);
     Some(result)
@@ -56,8 +56,8 @@ pub(crate) fn pop_batch(table: &impl Regions, class: Class, n: u32, into: &mut M
 /// Claims the region for a drain and runs `f` on it. Waits for the holder of the claim, which may be pre-empted. Drains
 /// may wait for a claim, unlike fast paths.
 pub(crate) fn own(region: Region<'_>, f: &mut dyn FnMut(Region<'_>)) {
-    planted!("drain without its fence" => return f(region));
-    planted!("a drain looks at the claim and does not take it" => {
+    planted!("a drain issues no fence" => return f(region));
+    planted!("a drain checks the claim without taking it" => {
         while region.claim().load(Relaxed) != 0 {
             relax();
         }

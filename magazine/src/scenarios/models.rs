@@ -785,7 +785,7 @@ pub(super) fn depot_reap_beside_put() {
 #[test]
 #[ignore = "fails on purpose; run by the test behind it"]
 fn fails_on_purpose() {
-    plant("a drain gives away what another one took");
+    plant("a drain flushes the rounds of another drain");
     let case = Case { by: Mechanism::Rseq, script: Script::on(0) };
     models("a failure", Bound::Preemptions(2), 1, [case], drain_meets_drain);
 }
@@ -798,7 +798,7 @@ fn planted_bug_prints_its_trace_although_its_test_passes() {
     let output = unset(&mut command).args(["--exact", test]).env("STORY", "1").output().unwrap();
     let said = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success(), "{said}");
-    assert!(said.contains("STORY a drain gives away what another one took | script "), "{said}");
+    assert!(said.contains("STORY a drain flushes the rounds of another drain | script "), "{said}");
     assert!(said.contains("every round in one place"), "{said}");
 }
 
@@ -825,7 +825,7 @@ fn failure_prints_its_trace_and_can_be_repeated_alone() {
     assert!(title.starts_with("a failure | script 0"), "{title}");
     for part in [
         "thread 0  CPU 0  has no place",
-        "takes the region of CPU 0 away",
+        "detaches the region of CPU 0",
         "CPU 0 region: away -> there",
         "CPU 0 stack 1: 2 -> 0, 2 taken",
     ] {

@@ -120,7 +120,7 @@ impl<F: ?Sized> Observers<F> {
         slot.state.fetch_add(1, Relaxed);
         slot.close(if inside { LEFT } else { 0 });
         slot.leave();
-        planted!("who drops an observer does not wait" => return);
+        planted!("dropping an observer does not wait for its calls" => return);
         if inside {
             return;
         }
@@ -203,7 +203,7 @@ impl<F: ?Sized> Slot<F> {
         let mut panicked = false;
         // Acquire: pairs with the Release in `add`, which follows the write of the function.
         let before = self.state.fetch_add(1, Acquire);
-        planted!("an observer is called that was closed meanwhile" => let before = OPEN);
+        planted!("a closed observer is called" => let before = OPEN);
         if before & OPEN != 0 {
             // SAFETY: the slot was open when this call was counted, so the function stays until this call is uncounted.
             let call = || self.observer.with(|p| unsafe { (*p).as_deref() }.map(show));
@@ -242,13 +242,13 @@ impl<F: ?Sized> Slot<F> {
             while let Err(now) = self.state.compare_exchange(state, Self::left(state), Release, Relaxed) {
                 state = now;
             }
-            planted!("a place is free before its last call has left" => self.state.fetch_sub(1, Relaxed));
+            planted!("an observer slot is freed during a call" => self.state.fetch_sub(1, Relaxed));
         }
     }
     /// The slot's state after the call that dropped the function ends. One atomic step ends the dropping call and frees
     /// the slot, so the slot's next owner inherits no count.
     fn left(state: u32) -> u32 {
-        planted!("a place is free before its last call has left" => return state & !CLOSING);
+        planted!("an observer slot is freed during a call" => return state & !CLOSING);
         let done = match state & !(TAKEN | OPEN | CLOSING | LEFT) {
             1 if state & LEFT == 0 => CLOSING,
             // A call that removes its own observer may set `LEFT` while the function is dropped.

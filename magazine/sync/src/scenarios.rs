@@ -156,7 +156,7 @@ mod models {
         let shown = steps_of_all.iter().map(said).collect::<Vec<_>>().join("\n");
         let file = file!();
         let expected = [
-            "0 loads 0 from atomic 1 (Relaxed) at FILE:8; it was made at FILE:16",
+            "0 loads 0 from atomic 1 (Relaxed) at FILE:8; it was created at FILE:16",
             "0 stores 1 to atomic 1 (Relaxed) at FILE:9",
             "1 loads 0 from atomic 1 (Relaxed) at FILE:8",
             "1 stores 1 to atomic 1 (Relaxed) at FILE:9",

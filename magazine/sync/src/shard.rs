@@ -24,8 +24,8 @@ impl Shard {
     fn new(index: u64, count: u64) -> Result<Self, String> {
         match index < count {
             true => Ok(Self { index, count }),
-            false if count == 0 => Err(format!("{index}/{count}: expected at least one share")),
-            false => Err(format!("{index}/{count}: expected a share from 0 to {}", count - 1)),
+            false if count == 0 => Err(format!("{index}/{count}: expected at least one shard")),
+            false => Err(format!("{index}/{count}: expected a shard number from 0 to {}", count - 1)),
         }
     }
 

@@ -165,7 +165,7 @@ impl Script {
             [name] => {
                 let found = self.caches.iter().position(|own| own == name);
                 found.ok_or_else(|| {
-                    format!("there is no cache {name}; there are: {}", self.caches.join(", "))
+                    format!("there is no cache {name}; expected one of {}", self.caches.join(", "))
                 })?
             }
             _ => return Err(EXPECTED.to_owned()),
@@ -328,7 +328,10 @@ mod tests {
             ("cpus 1\ncache a 4", "8 to 8192 bytes"),
             ("cpus 1\ncache a 8\ncache a 8", "there is a cache a already"),
             ("cpus 1\ncache a 8\n1 alloc", "there is no CPU 1: expected 0 to 0"),
-            ("cpus 1\ncache a 8\n\n0 alloc 3 b", "line 4, `0 alloc 3 b`: there is no cache b; there are: a"),
+            (
+                "cpus 1\ncache a 8\n\n0 alloc 3 b",
+                "line 4, `0 alloc 3 b`: there is no cache b; expected one of a",
+            ),
             ("cpus 1\ncache a 8\n0 alloc 100001", "100000 objects at most"),
             // The largest possible number.
             (&format!("cpus 1\ncache a 8\n0 alloc\n0 alloc {}", usize::MAX), "100000 objects at most"),

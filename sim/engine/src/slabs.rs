@@ -364,10 +364,10 @@ impl Slabs {
         let (word, bit) = (usize::from(object.index) / 64, 1 << (object.index % 64));
         let own = self.slab(object.slab);
         if own.list == GONE || own.out[word] & bit == 0 {
-            return Err(format!("{object} is handed out and free at once"));
+            return Err(format!("{object} is both allocated and free"));
         }
         if own.used[word] & bit != 0 {
-            return Err(format!("{object} is handed out twice"));
+            return Err(format!("{object} is allocated twice"));
         }
         own.used[word] |= bit;
         self.used += 1;

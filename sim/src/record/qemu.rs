@@ -97,7 +97,7 @@ pub fn record(out: &Path, guest: &Guest) -> anyhow::Result<Recorded> {
             Ok(_) => {
                 let said = fs::read_to_string(folder.file("qemu.txt")).unwrap_or_default();
                 let said = said.lines().last().map(|line| format!("; qemu: {line}")).unwrap_or_default();
-                bail!("the guest ended before its recording did{said}{}", last_words(&console))
+                bail!("the guest stopped before the recording was complete{said}{}", last_words(&console))
             }
         }
     }
@@ -283,7 +283,7 @@ fn program(path: &Path) -> anyhow::Result<Vec<u8>> {
     let bytes = fs::read(path).with_context(|| path.display().to_string())?;
     if bytes.starts_with(b"\x7fELF") && bytes.windows(8).any(|part| part == b"/ld-linu") {
         bail!(
-            "{}: needs libraries, and the guest has none; expected a static program or a script of busybox's shell",
+            "{}: dynamically linked, but the guest has no libraries; expected a static program or a busybox shell script",
             path.display()
         );
     }

@@ -61,7 +61,8 @@ impl Collected {
         let no_result = (missing.len() + failed.len() + damaged.len()) as u64;
         if no_result > 0 {
             let have = if no_result == 1 { "has" } else { "have" };
-            lines.push(format!("{} {have} no result; `{command}` runs what is left", counted(no_result)));
+            lines
+                .push(format!("{} {have} no result; `{command}` runs the missing items", counted(no_result)));
         }
         lines
     }
@@ -168,11 +169,11 @@ pub(super) fn sureness(of: &Sensitivity) -> String {
         }
     };
     if *left_out > 0 {
-        said += &format!("; {left_out} settings without all works are left out");
+        said += &format!("; {left_out} settings with missing results are left out");
     }
     said += &match chance {
         Some(chance) => format!("; of all differences, chance would make {}", percent(*chance)),
-        None => "; with one seed, chance is not told".to_owned(),
+        None => "; with one seed, chance cannot be estimated".to_owned(),
     };
     said
 }
@@ -417,10 +418,10 @@ mod tests {
         assert_eq!(lines[..2], ["items 1 to 3, 5 failed: why", "item 10 damaged: file 10"]);
         assert_eq!(
             lines[21..],
-            ["10 items more damaged", "64 items have no result; `run` runs what is left"]
+            ["10 items more damaged", "64 items have no result; `run` runs the missing items"]
         );
         let one = Collected { missing: vec![7], ..Collected::default() };
-        assert_eq!(one.complaints(&plan, "run"), ["1 item has no result; `run` runs what is left"]);
+        assert_eq!(one.complaints(&plan, "run"), ["1 item has no result; `run` runs the missing items"]);
     }
 
     #[test]

@@ -104,8 +104,8 @@ pub enum Taken {
 impl fmt::Display for Taken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Id => "the stable id stands for another object: each object needs one of its own",
-            Self::Handle => "the object has another stable id: remove that first",
+            Self::Id => "the stable id already belongs to another object",
+            Self::Handle => "the object already has another stable id; remove it first",
         })
     }
 }

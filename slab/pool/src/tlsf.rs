@@ -405,14 +405,14 @@ impl<M: Words> Blocks<M> {
         let (mut end, mut was_free, mut free) = (self.first, false, 0);
         for (at, size, flags) in self.blocks() {
             if (flags & FREE_BEFORE != 0) != was_free {
-                return Err(format!("the block at {at} is wrong about the one before"));
+                return Err(format!("the block at {at} contradicts its predecessor"));
             }
             let is_free = flags & FREE != 0;
             if is_free && was_free {
                 return Err(format!("the free block at {at} was not merged with the one before"));
             }
             if is_free && self.memory.peek(at + size - HEADER) as usize != at {
-                return Err(format!("the free block at {at} does not say at its end where it begins"));
+                return Err(format!("the free block at {at} lacks its start address at its end"));
             }
             free += usize::from(is_free);
             (end, was_free) = (at + size, is_free);

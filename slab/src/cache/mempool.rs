@@ -89,7 +89,7 @@ impl Mempool {
         self.cache.alloc(gfp).or_else(|error| {
             let mut reserve = self.reserve.lock();
             let Reserve(object) = reserve.pop().ok_or(error)?;
-            planted!("a pool does not miss what it takes from its reserve" => {
+            planted!("a mempool does not count what it takes from its reserve" => {
                 drop(reserve);
                 return Ok(self.cache.cache().hand_out_reserved(object, gfp));
             });

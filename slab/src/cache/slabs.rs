@@ -127,7 +127,7 @@ impl Cache {
                 }
             }
             if len < BATCH {
-                planted!("a free does not look for who waits" => return slabs);
+                planted!("a free does not check for waiters" => return slabs);
                 self.serve(op);
                 if self.has_destructor() {
                     self.core.shed_objects();
@@ -171,7 +171,7 @@ impl Cache {
         let (memory, mut unlisted) = (&self.core.memory, Unlisted::default());
         let node = &self.nodes[memory.pages.node_of(*slab) as usize];
         let refused = |place| {
-            planted!("a shrink destructs what it has not taken" => return);
+            planted!("a shrink destructs objects that it has not taken" => return);
             unreachable!("{place:?} was taken by the caller")
         };
         // SAFETY: the caller took them, so their bits are set and the slab is listed.
@@ -180,7 +180,7 @@ impl Cache {
             node.free(op, memory, stays, places.iter().copied(), &mut unlisted, refused)
         };
         let slabs = self.release(op, unlisted);
-        planted!("a destructed object comes back unnoticed" => return slabs);
+        planted!("freeing a destructed object wakes no waiter" => return slabs);
         self.serve(op);
         slabs
     }
@@ -210,7 +210,7 @@ impl Cache {
             let Some(slab) = node.take_constructed(&self.core.memory, state, &mut visits, put) else {
                 return slabs;
             };
-            planted!("a shrink destructs what it has not taken" => {
+            planted!("a shrink destructs objects that it has not taken" => {
                 let places = indices[..taken].iter().map(|index| ObjectIndex { slab, index: usize::from(*index) });
                 // SAFETY: taken above, so their bits are set and the slab is listed.
                 unsafe { node.free(op, &self.core.memory, Stays { slabs: usize::MAX, objects: Back::Constructed }, places, &mut Unlisted::default(), |_| ()) };
@@ -362,7 +362,7 @@ impl Cache {
             {
                 return Err(AllocError::CacheLimit { slabs: limit });
             }
-            planted!("a slab is charged by load and store" => {
+            planted!("a slab is charged without an atomic update" => {
                 self.counts.charge.store(charged + 1, Relaxed);
                 return Ok(());
             });
@@ -377,7 +377,7 @@ impl Cache {
         // Acquire: pairs with the Release of `touch_charge`. First: notified waiters read the charge.
         self.counts.charge.fetch_sub(1, Acquire);
         self.uncharge_account(order.bytes());
-        planted!("a charge comes back unnoticed" => return);
+        planted!("releasing a slab's charge wakes no waiter" => return);
         self.let_grow();
     }
     /// Changes the charge by 0, for a waiter: a later decrement sees that, and an earlier one is seen.
@@ -406,7 +406,7 @@ impl Cache {
             && let Some(cache) = self.kept()
         {
             assert_unlocked();
-            planted!("a slab that readers may look at goes at once" => {
+            planted!("a slab is freed before its readers leave" => {
                 self.end_slab(op, slab).into_iter().for_each(|order| self.uncharge(order));
                 return;
             });
@@ -513,7 +513,7 @@ impl Cache {
         self.core.shed();
         self.counts.released.add(1);
         self.counts.pages.sub(u64::from(order.pages()));
-        planted!("a released slab stays charged" => return None);
+        planted!("a freed slab stays charged" => return None);
         Some(order)
     }
 }

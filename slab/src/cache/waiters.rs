@@ -141,7 +141,7 @@ impl Cache {
             account.into_iter().for_each(|account| account.end_wait());
         }
         let closed = is_waiting || account.is_some_and(|account| account.is_waited_for());
-        planted!("magazines stay open while somebody waits" => let closed = false);
+        planted!("magazines stay open while a waiter waits" => let closed = false);
         // Relaxed: written under the lock; a hint to readers without it.
         if closed != waiters.closed.load(Relaxed) {
             waiters.closed.store(closed, Relaxed);
@@ -221,7 +221,7 @@ impl Cache {
     /// before the flush is done: until then a CPU may hold an object that a later waiter would get.
     fn call_in(&self) {
         let Queue { closings, called_in, .. } = *self.queue();
-        planted!("who joins does not wait for what is called in" => self.queue().called_in = closings);
+        planted!("a new waiter does not wait for drained objects" => self.queue().called_in = closings);
         if called_in < closings {
             self.touch_charge();
             self.flush_deferred();
@@ -265,7 +265,7 @@ impl Cache {
     fn serve_one(&self, op: &Operation) -> Option<[Option<Waker>; 2]> {
         let mut queue = self.queue();
         let place = queue.given;
-        planted!("the last to come is served first" => let place = queue.entries.len().saturating_sub(1));
+        planted!("the newest waiter is served first" => let place = queue.entries.len().saturating_sub(1));
         queue.entries.get(place)?;
         let mut object = None;
         let (here, nodes) = (self.this_node(), self.nodes.len() as u32);
@@ -472,11 +472,11 @@ impl Cache {
         queue.given -= usize::from(object.is_some());
         let waker = self.settle(&mut queue);
         drop(queue);
-        planted!("who leaves the first place tells nobody" => let waker = None);
+        planted!("the first waiter leaves without waking the next" => let waker = None);
         left.iter().for_each(|left| self.has_waited(left));
         wake(waker);
         quietly(|| drop(left));
-        planted!("a waiter that goes keeps what it was given" => return);
+        planted!("a cancelled waiter keeps its object" => return);
         if let Some(Object(object)) = object {
             self.unreserve(object);
         }

@@ -11,7 +11,7 @@
 //! | **double free** | at the free, of two threads at one moment, too | at the slab, or never | `checked_free_detects_a_double_free` `double_free_is_detected_when_it_reaches_the_slab` `only_one_of_concurrent_double_frees_succeeds` |
 //! | a double free of a block of pages, or above 4 MiB: foreign | at the free | at the free | `kmalloc_refuses_foreign_addresses` `huge_memory_is_freed_only_by_its_start_address` |
 //! | a free to a destroyed cache: foreign | at the free | at the free of kmalloc and malloc | `destroyed_cache_allocates_and_frees_nothing` |
-//! | **wrong size**: a free with a size that is not the object's | at the free | never | `free_with_a_wrong_size_is_reported` |
+//! | **wrong size**: a free with a wrong size | at the free | never | `free_with_a_wrong_size_is_reported` |
 //! | **overflow**: a write behind an object | with [canaries](crate::Harden::canaries), at the free | never | `write_past_an_object_is_reported_at_its_free` |
 //! | **write after free** | with [`zero_on_free`](crate::Harden::zero_on_free), when the object is handed out | never | `write_to_a_free_object_is_reported_at_its_reuse` |
 //! | **no object**: `realloc` or the size of what is foreign or interior | at the call | at the call | `non_object_has_no_size_and_cannot_be_reallocated` |
@@ -92,11 +92,11 @@ impl fmt::Display for CorruptionKind {
             Self::Foreign => "free of an address that no cache owns",
             Self::Interior => "free of an address inside an object",
             Self::WrongCache => "free to the wrong cache",
-            Self::NotAnObject => "size of an address that is no object",
+            Self::NotAnObject => "size of an address that is not an object",
             Self::RedZone => "red zone overwritten of object",
             Self::Poison => "use after free of object",
             Self::Padding => "padding overwritten of slab",
-            Self::WrongSize => "free with a size that is not the object's",
+            Self::WrongSize => "free with a wrong size",
             Self::Overflow => "write behind the end of an object",
             Self::WriteAfterFree => "write to an object that was free",
         })

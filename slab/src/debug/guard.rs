@@ -110,7 +110,7 @@ impl Slot {
     }
     /// Takes the slot from state `from` into this thread's hands; `false` if it is in another state.
     fn take(&self, from: u32) -> bool {
-        planted!("a slot is looked at and then taken" => {
+        planted!("a guard slot is taken without an atomic exchange" => {
             let found = self.state.load(Relaxed) == from;
             if found {
                 self.state.store(BUSY, Relaxed);
@@ -326,8 +326,11 @@ impl Pool {
         // Relaxed: for a report, which may describe an object that another thread works on.
         let state = |slot: usize| self.slots[slot].state.load(Relaxed);
         if let Some(slot) = self.slot_at(address) {
-            let what =
-                if state(slot) == FREED { "use after free" } else { "access to what was never allocated" };
+            let what = if state(slot) == FREED {
+                "use after free"
+            } else {
+                "access to memory that was never allocated"
+            };
             return Mistake { what, address, object: Some(self.known(slot)) };
         }
         // A guard has an object on both sides: the nearer one.
@@ -341,7 +344,7 @@ impl Pool {
         let beside = [below, Some(page)].into_iter().flatten().filter(|slot| *slot < self.slots.len());
         let slot = beside.filter(|slot| state(*slot) != FREE).min_by_key(distance);
         let what = match slot {
-            None => "access to what was never allocated",
+            None => "access to memory that was never allocated",
             Some(_) if slot == below => "overflow",
             Some(_) => "underflow",
         };
@@ -787,11 +790,14 @@ mod tests {
         let used = pool.alloc(8, 8).unwrap().addr().get();
         let other = if pool.slot_at(used) == Some(0) { used + 2 * PAGE_SIZE } else { used - 2 * PAGE_SIZE };
         let told = pool.fault(other).to_string();
-        assert!(told.starts_with("access to what was never allocated: "), "{told}");
+        assert!(told.starts_with("access to memory that was never allocated: "), "{told}");
         // An access to the guard next to it does not name that slot, either.
         let ends = [pool.base(), pool.base() + pool.region.bytes() - 1];
         let far = ends[usize::from(other > used)];
-        assert_eq!(pool.fault(far).to_string(), format!("access to what was never allocated: {far:#x}\n"));
+        assert_eq!(
+            pool.fault(far).to_string(),
+            format!("access to memory that was never allocated: {far:#x}\n")
+        );
         let between = pool.base() + 2 * PAGE_SIZE;
         for at in [between, between + PAGE_SIZE - 1].map(|at| pool.fault(at).to_string()) {
             assert!(

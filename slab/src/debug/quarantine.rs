@@ -75,7 +75,7 @@ impl Quarantine {
             leaves = self.exchange(ring, object.as_ptr());
         }
         let closed = self.is_closed();
-        planted!("who puts an object into a quarantine does not look back" => let closed = false);
+        planted!("a free into the quarantine does not check for its close" => let closed = false);
         if closed {
             used.into_iter().flatten().filter_map(|place| self.exchange(place, null_mut())).for_each(&out);
         }

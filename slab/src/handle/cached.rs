@@ -103,7 +103,7 @@ impl<T, W: Word, const GENERATION_BITS: u32> HandleCache<T, W, GENERATION_BITS> 
     ) -> Result<Handle<W, GENERATION_BITS>, HandleError<AllocError>> {
         let mut object = self.objects.alloc()?;
         let (number, generation) = self.number(&mut object)?;
-        planted!("an object is prepared in its life" => {
+        planted!("an object is prepared while in use" => {
             let handle = Handle::new(number, generation).ok_or(HandleError::Memory)?;
             let entry = self.entry(handle).ok_or(HandleError::Memory)?;
             entry.begin(object.into_raw().as_ptr().cast(), generation);

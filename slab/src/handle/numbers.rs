@@ -97,7 +97,7 @@ impl Entry {
                     return true;
                 }
                 Err(now) => {
-                    planted!("a handle is looked at and then counted" => {
+                    planted!("a holder is counted without an atomic exchange" => {
                         return self.hold(Self::generation(now));
                     });
                     word = now;
@@ -134,7 +134,7 @@ impl Entry {
                     return Some((ended & HOLDERS == 0).then_some(Last));
                 }
                 Err(now) => {
-                    planted!("a handle is looked at and then freed" => {
+                    planted!("a handle is freed without an atomic exchange" => {
                         return Some((ended & HOLDERS == 0).then_some(Last));
                     });
                     word = now;
@@ -233,7 +233,7 @@ impl Numbers {
                 self.extend(number)?;
                 continue;
             };
-            planted!("a number is chosen in one lock hold and taken in the next" => {
+            planted!("an object number is taken in a later lock hold" => {
                 drop(free);
                 free = self.free.lock();
             });
@@ -242,7 +242,7 @@ impl Numbers {
             } else {
                 free.head = entry.object().addr() as u64;
             }
-            planted!("a number begins anew with a new object" => return Ok((number, 1)));
+            planted!("an object number restarts its generation with a new object" => return Ok((number, 1)));
             // Free numbers have a generation left: see `give`.
             return self.next(number).map(|generation| (number, generation)).ok_or(HandleError::Memory);
         }
@@ -250,7 +250,7 @@ impl Numbers {
 
     /// Next generation of the object of a number, which the caller has; `None` if they are used up.
     pub(super) fn next(&self, number: u32) -> Option<u32> {
-        planted!("an object keeps its generation" => return Some(1));
+        planted!("a freed object keeps its generation" => return Some(1));
         // Relaxed: the caller got the object from the thread that last changed the word.
         match Entry::generation(self.entry(number)?.word.load(Relaxed)) {
             0 => self.generations.first(self.last),

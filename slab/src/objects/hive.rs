@@ -140,11 +140,11 @@ impl<T> Hive<T> {
         self.own(&key);
         // SAFETY: allocated from there; its value was moved out, and the key is consumed.
         let free = || unsafe { self.cache.free(key.value.cast()) };
-        planted!("a hive reads a value whose place is free" => free());
+        planted!("a hive reads the value of a free place" => free());
         self.cache.touch(key.value.cast());
         // SAFETY: the key is of this hive, so its place holds a value, which is moved out with the key.
         let value = unsafe { key.value.read() };
-        planted!("a hive reads a value whose place is free" => { self.len -= 1; self.stale = true; return value; });
+        planted!("a hive reads the value of a free place" => { self.len -= 1; self.stale = true; return value; });
         free();
         self.len -= 1;
         self.stale = true;
@@ -226,7 +226,7 @@ impl<T> Hive<T> {
             }
             self.cache.live_into(&mut self.live);
             self.stale = self.live.len() != self.len;
-            planted!("a hive takes a set bit for a value" => self.stale = false);
+            planted!("a hive treats any set bit as a value" => self.stale = false);
             if self.stale {
                 relax();
             }

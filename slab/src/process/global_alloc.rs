@@ -211,7 +211,9 @@ fn start_here() -> Option<&'static Process> {
     let guard_slots = config.guard_slots;
     let mut place = Box::<Malloc>::new_uninit();
     if let Err(error) = Core::start_with_fewer_pages(config, |core| Malloc::make(&mut place, core)) {
-        crate::process::options::say(format_args!("uslab: nothing that is freed can be used again: {error}"));
+        crate::process::options::say(format_args!(
+            "uslab: cannot start the allocator, freed memory is not reused: {error}"
+        ));
         STARTING.store(NEVER, Relaxed);
         return None;
     }
@@ -305,7 +307,7 @@ extern "C" fn at_exit() {
     if process.leaks {
         let holders = process.core().leaks();
         if holders.unreachable() > 0 {
-            text = format!("uslab: leaks: {} objects that nobody can reach\n", holders.unreachable());
+            text = format!("uslab: leaks: {} unreachable objects\n", holders.unreachable());
             let leaked = holders.0.iter().filter(|holder| holder.unreachable > 0);
             leaked.for_each(|holder| text += &holder.to_string());
         }
@@ -606,7 +608,7 @@ impl Uslab {
     ///
     /// # Errors
     /// As [`KmemCacheBuilder::build_in`]; [`CacheError::TypeStable`] for a type-stable cache, which cannot be
-    /// here, and [`CacheError::Start`] if there is no malloc.
+    /// here, and [`CacheError::Start`] if the malloc is not started.
     pub fn build(&self, builder: KmemCacheBuilder) -> Result<KmemCache, CacheError> {
         if builder.is_type_stable() {
             return Err(CacheError::TypeStable);

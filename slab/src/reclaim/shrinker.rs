@@ -160,7 +160,7 @@ impl Shrinkers {
             return 0;
         }
         let mut dropped = 0;
-        planted!("shrinkers run under the lock of their list" => core::mem::forget(self.list().lock()));
+        planted!("shrinkers run with the list lock held" => core::mem::forget(self.list().lock()));
         for entry in self.0.iter() {
             if cache == 0 || cache == entry.cache {
                 let asked = contain_panic(|| match entry.shrinker.count() {

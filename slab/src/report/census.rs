@@ -82,7 +82,7 @@ pub struct Census {
 /// use uslab::Violation;
 ///
 /// let lost = Violation::Count { cache: "inode".into(), what: "objects in use", found: 29, expected: 30 };
-/// assert_eq!(lost.to_string(), "cache inode: 29 objects in use, by the books 30");
+/// assert_eq!(lost.to_string(), "cache inode: 29 objects in use, expected 30");
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -125,12 +125,12 @@ impl fmt::Display for Violation {
         match self {
             Self::Slab { cache, page, what } => write!(f, "cache {cache}: slab at page {page}: {what}"),
             Self::Count { cache, what, found, expected } => {
-                write!(f, "cache {cache}: {found} {what}, by the books {expected}")
+                write!(f, "cache {cache}: {found} {what}, expected {expected}")
             }
             Self::Pages { found, allocated } => {
                 write!(f, "{found} pages in slabs and large blocks, but only {allocated} are allocated")
             }
-            Self::Huge => f.write_str("the table of huge memory is not in order, or is more than is charged"),
+            Self::Huge => f.write_str("the table of huge memory is unsorted, or larger than the charge"),
             Self::Buddy(violation) => violation.fmt(f),
         }
     }
@@ -354,7 +354,7 @@ mod tests {
         let text = violation(|core, cache, _| {
             cache.cache().nodes()[0].alloc(&Operation::new(), &core.memory, 1, true, |_| ());
         });
-        assert_eq!(text, "cache o: 2 objects out of slabs, used or cached, by the books 1");
+        assert_eq!(text, "cache o: 2 objects out of slabs, used or cached, expected 1");
     }
 
     #[test]
@@ -374,7 +374,7 @@ mod tests {
                 cache.cache().nodes()[0].add(&Operation::new(), &core.memory, slab).unwrap();
             }
         });
-        assert_eq!(text, "cache o: 2 slabs, listed or waiting, by the books 1");
+        assert_eq!(text, "cache o: 2 slabs, listed or waiting, expected 1");
     }
 
     #[test]

@@ -434,9 +434,9 @@ fn free_of_a_non_object_aborts_without_checks() {
             ("move-foreign", "free of an address that no cache owns"),
             ("move-inside", "free of an address inside an object"),
             ("move-inside-page", "free of an address inside an object"),
-            ("size-foreign", "size of an address that is no object"),
-            ("size-inside", "size of an address that is no object"),
-            ("size-inside-huge", "size of an address that is no object"),
+            ("size-foreign", "size of an address that is not an object"),
+            ("size-inside", "size of an address that is not an object"),
+            ("size-inside-huge", "size of an address that is not an object"),
         ],
     );
 }

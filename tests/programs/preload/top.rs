@@ -111,7 +111,7 @@ fn top_names_a_program_it_cannot_signal() {
         "4194999: no such program; expected the number of a running one, or a file",
     );
     refused(&["--once", "/nowhere"], "/nowhere: No such file or directory");
-    refused(&["/nowhere"], "standard output is no terminal; `--once` prints a table, `--json` a reading");
+    refused(&["/nowhere"], "standard output is not a terminal; `--once` prints a table, `--json` a reading");
     for seconds in ["0.01", "3601", "x"] {
         let output = top(&["1", "--interval", seconds]);
         assert_eq!(output.status.code(), Some(2));

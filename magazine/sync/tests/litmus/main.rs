@@ -219,7 +219,7 @@ mod compared {
     /// Unrepaired loom misses some outcomes.
     #[test]
     fn planted() {
-        let bug = "an access leaves its twin alone";
+        let bug = "a store skips the shadow copy";
         let names = ["RMW+lost-update", "CAS+load-loop", "CAS+aba"];
         let noticed = std::thread::spawn(move || {
             uslab_sync::check::plant(bug);

@@ -209,8 +209,8 @@ fn each_workload_ends_on_any_number_of_cpus() {
 #[test]
 fn workload_is_parsed_from_its_name_and_numbers() {
     for (text, error) in [
-        ("churn", "no workload `churn`; there are pairs, bursts=N"),
-        ("pairs=2", "no workload `pairs=2`"),
+        ("churn", "unknown workload `churn`; expected one of pairs, bursts=N"),
+        ("pairs=2", "unknown workload `pairs=2`"),
         ("bursts=0", "`bursts=0`: expected bursts=N with N from 1 to 1048576"),
         ("remote=101", "`remote=101`: expected remote=N with N from 1 to 100"),
         ("server=many", "`server=many`: expected server=N"),

@@ -82,7 +82,7 @@ pub struct LinearBlock {
 
 /// A mark is stale: the head was below it after the mark was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the mark at byte {mark} is stale, the head was below it since: it is at byte {head} now")]
+#[error("the mark at byte {mark} is stale: the head has been below it, and is at byte {head} now")]
 pub struct StaleMark {
     /// The position of the mark.
     pub mark: usize,
@@ -372,7 +372,7 @@ mod tests {
         let stale = linear.rewind(above).unwrap_err();
         assert_eq!(
             stale.to_string(),
-            "the mark at byte 32 is stale, the head was below it since: it is at byte 16 now"
+            "the mark at byte 32 is stale: the head has been below it, and is at byte 16 now"
         );
         let again = linear.allocate(layout(16, 1)).unwrap();
         linear.free(lost);

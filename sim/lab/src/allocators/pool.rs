@@ -140,7 +140,7 @@ impl Allocator for Pool {
         let (mut listed, mut slot) = (0, self.head);
         while slot != NONE && listed <= self.slots.opened() {
             if slot as usize >= self.slots.opened() {
-                return Err(format!("the free list names slot {slot}, which was never opened"));
+                return Err(format!("the free list contains slot {slot}, which was never used"));
             }
             listed += 1;
             slot = self.slots.memory().peek(self.slots.at(slot as usize));
@@ -149,7 +149,7 @@ impl Allocator for Pool {
         if listed == free {
             Ok(())
         } else {
-            Err(format!("{free} opened slots are free, and the list has {listed}"))
+            Err(format!("{free} used slots are free, but the list has {listed}"))
         }
     }
 }
@@ -280,7 +280,7 @@ mod tests {
         pool.slots.memory_mut().slice_mut(0..4).fill(0x07);
         assert_eq!(
             pool.check(),
-            Err("the free list names slot 117901063, which was never opened".to_owned())
+            Err("the free list contains slot 117901063, which was never used".to_owned())
         );
     }
 }

@@ -183,7 +183,7 @@ impl Allocator for Segregated {
         }
         let mut pages = self.free_pages.iter().map(|page| *page as usize);
         match pages.find(|page| self.pages[*page].is_some()) {
-            Some(page) => Err(format!("page {page} is free, and of a class")),
+            Some(page) => Err(format!("page {page} is free, but has a size class")),
             None => Ok(()),
         }
     }

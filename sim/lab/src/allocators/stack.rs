@@ -286,7 +286,7 @@ impl Allocator for Stack {
         let mut end = 0;
         for frame in &self.frames {
             if frame.before < end || frame.range.start < frame.before {
-                return Err(format!("the block at {:?} lies below the one before it", frame.range));
+                return Err(format!("the block at {:?} starts below the previous block", frame.range));
             }
             end = frame.range.end;
         }

@@ -93,7 +93,7 @@ fn reset_frees_eight_blocks_of_32_bytes() {
     let (said, last) = run(Name::Linear, Name::Linear.about().script);
     assert_eq!(said[7], "h is at byte 224 and has 32. It took 1 look.");
     assert_eq!(said[8], "No room for 32 bytes. Free: nothing.");
-    assert_eq!(said[9], "The head is back at byte 0: 8 blocks are free at once.");
+    assert_eq!(said[9], "The head is back at byte 0: 8 blocks are freed.");
     // 5 bytes, 11 bytes of padding, 16 bytes.
     assert_eq!(&last.strip()[..10], "j---kkkk..");
 }
@@ -102,7 +102,7 @@ fn reset_frees_eight_blocks_of_32_bytes() {
 fn demo_pop_frees_only_blocks_after_the_marker() {
     let (said, last) = run(Name::Stack, &["alloc 32", "alloc 48", "mark", "alloc 64", "alloc 16", "pop m1"]);
     assert_eq!(said[2], "m1 is the head, byte 80.");
-    assert_eq!(said[5], "The head is back at byte 80: 2 blocks are free at once.");
+    assert_eq!(said[5], "The head is back at byte 80: 2 blocks are freed.");
     assert_eq!(last.strip().replace('.', ""), "a".repeat(8) + &"b".repeat(12));
 }
 
@@ -184,9 +184,9 @@ fn lazily_initialized_pool_links_one_block_per_allocation() {
 #[test]
 fn slot_retires_or_wraps_after_its_last_generation() {
     let (said, last) = run(Name::Handles, Name::Handles.about().script);
-    assert_eq!(said[4], "a is stale: its generation is not the slot's. It finds nothing.");
+    assert_eq!(said[4], "a is stale: its generation differs from the slot's.");
     assert!(said[9].ends_with("is retired: it is never used again."), "{}", said[9]);
-    assert_eq!(said[11], "a is stale: its generation is not the slot's. It finds nothing.");
+    assert_eq!(said[11], "a is stale: its generation differs from the slot's.");
     assert_eq!(&last.strip()[..24], format!("{}bbbbbbbbeeeeeeee", "#".repeat(8)));
     let (said, last) = run(Name::HandlesWrap, Name::HandlesWrap.about().script);
     assert_eq!(

@@ -196,9 +196,9 @@ impl Colouring {
         let title = format!(
             "First words of {objects} objects, walked again and again; {sets} sets of {ways} lines of {line} bytes, {}",
             match whose {
-                Whose::Given => "as --sets and --ways say",
-                Whose::Usual => "as many processors had",
-                Whose::Machines => "this machine's nearest cache as its system says",
+                Whose::Given => "as given by --sets and --ways",
+                Whose::Usual => "a common geometry of processors",
+                Whose::Machines => "this machine's first-level cache, as its system reports",
             }
         );
         let mut table = Table::new(title, &columns);

@@ -61,7 +61,7 @@ struct Node {
     world: Matrix,
     _name: [u8; 48],
     dirty: bool,
-    #[expect(clippy::vec_box, reason = "that is what is measured")]
+    #[expect(clippy::vec_box, reason = "this is measured")]
     children: Vec<Box<Node>>,
 }
 

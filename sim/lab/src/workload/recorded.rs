@@ -57,7 +57,7 @@ impl Trail {
         };
         let op = match what {
             What::Alloc if state == Some(true) => {
-                return Err(line.wrong(format!("block {id} is there already"), "an id that is not in use"));
+                return Err(line.wrong(format!("block {id} exists already"), "an id that is not in use"));
             }
             What::Alloc => Op::Alloc { id, layout: layout(align)? },
             What::Resize => {

@@ -166,7 +166,7 @@ fn scripts_round_trip_and_bad_lines_are_refused() {
 /// One of each is enough: the operations that it takes to free a slab, and nothing else.
 #[test]
 fn failing_seed_is_shrunk_to_a_failing_script() {
-    plant("a released slab stays charged");
+    plant("a freed slab stays charged");
     let found = (1..).find_map(|seed| {
         let script = Script::draw(seed);
         let failure = outcome(&script).err()?;

@@ -224,7 +224,7 @@ impl<const HOW: u8> Policy for Wrong<HOW> {
 fn wrong_cache_solutions_are_detected() {
     fails_with(&partial::<Walks>(1), "looks at slabs and moves to lists, an operation");
     fails_with(&partial::<Wrong<0>>(1), "objects that nobody holds: 1, not 0");
-    fails_with(&partial::<Wrong<1>>(1), "is handed out twice");
+    fails_with(&partial::<Wrong<1>>(1), "is allocated twice");
     fails_with(&partial::<Wrong<2>>(1), "when all objects are free no slab is left");
     fails_with(&partial::<Wrong<3>>(1), "it panics: free number 1 is too much");
 }

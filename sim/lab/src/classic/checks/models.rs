@@ -274,7 +274,7 @@ pub(super) fn counted() {
 #[test]
 #[should_panic(expected = "survives")]
 fn model_with_one_round_magazines_misses_the_bug() {
-    let bug = "a new magazine is loaded without another look";
+    let bug = "a new magazine is loaded without checking the CPU again";
     caught(bug, "C2", ALL, "", [()], |()| {
         let world = World::new(1, 1, 3).cpu(0, &[1], &[2]).out(&[3]).nothing_else();
         let frees = |world: &World| {

@@ -115,7 +115,7 @@ pub(super) fn reuse(findings: &mut Findings) -> anyhow::Result<()> {
     let tabled = |policy: WrapPolicy| Tabled(HandleTable::with(policy));
     let fates = [
         ("the tutorial's listing: the slot counts in 32 bits", fate(&mut Counted::in_bits(32))?),
-        ("what its text says: the slot counts in 8 bits", fate(&mut Counted::in_bits(8))?),
+        ("as its text says: the slot counts in 8 bits", fate(&mut Counted::in_bits(8))?),
         ("HandleTable, Wrap", fate(&mut tabled(WrapPolicy::Wrap))?),
         ("HandleTable, Retire", fate(&mut tabled(WrapPolicy::Retire))?),
     ];
