@@ -89,7 +89,7 @@ pub struct PageAllocator {
 const BULK: usize = 64;
 
 impl PageAllocator {
-    /// Takes the reserved addresses for tables that describe the pages. The configuration sets their number.
+    /// Takes the addresses that the configuration reserves for tables that describe the pages.
     #[doc(hidden)]
     pub fn take_addresses(&mut self) -> Reservation {
         let none = Reservation::none(self.addresses.backend, &self.addresses.faults);
@@ -173,7 +173,7 @@ impl PageAllocator {
         if !gfp.contains(Gfp::THIS_NODE) {
             return Ok(zonelist);
         }
-        // The node itself is nearest.
+        // The zones of `node` come first in `zonelist`.
         let own =
             zonelist.iter().take_while(|at| self.cached_zones[usize::from(**at)].zone.node == node).count();
         Ok(&zonelist[..own])
@@ -299,8 +299,8 @@ impl PageAllocator {
     /// the configured handler and changes nothing.
     ///
     /// # Safety
-    /// This allocator must have allocated the block with this order, or split a block to this order. No thread may use
-    /// the block during or after the call.
+    /// This allocator must have allocated the block with `order`, or split a block to `order`. No thread may use the
+    /// block during or after the call.
     pub unsafe fn free(&self, pfn: Pfn, order: Order) {
         // SAFETY: the block was allocated with this order and is unused, by this function's contract.
         unsafe { self.free_in(&self.operation(What::Free), pfn, order) };
@@ -309,8 +309,8 @@ impl PageAllocator {
     /// Frees a block like [`free`](PageAllocator::free), as part of the operation `op`.
     ///
     /// # Safety
-    /// This allocator must have allocated the block with this order, or split a block to this order. No thread may use
-    /// the block during or after the call.
+    /// This allocator must have allocated the block with `order`, or split a block to `order`. No thread may use the
+    /// block during or after the call.
     #[doc(hidden)]
     pub unsafe fn free_in(&self, op: &Operation, pfn: Pfn, order: Order) {
         if let Err(corruption) = self.take_back(pfn, order) {
@@ -429,7 +429,8 @@ impl PageAllocator {
     /// Ends a reaping interval: calls [`reap`](Self::reap), then decommits the memory that was free since the last
     /// call, in zones or on CPUs. Returns the number of decommitted bytes. Call `decommit_idle` from a timer.
     ///
-    /// `reap_users` runs first. The pages that `reap_users` frees count as free throughout the interval.
+    /// `decommit_idle` calls `reap_users` first. The pages that `reap_users` frees count as free throughout the
+    /// interval.
     ///
     /// Cost: like [`decommit`](Self::decommit), for the returned memory.
     #[doc(hidden)]
@@ -558,8 +559,9 @@ impl PageAllocator {
         tables.set(tables.get().saturating_sub((before - table.reserved()) as u64));
     }
 
-    /// Returns the addresses of never-committed pages to the system. A later commit maps these addresses again if the
-    /// limit and other mappings allow it, up to `limit` bytes of pages. Does nothing with several zones.
+    /// Returns the addresses of never-committed pages to the system. A later commit maps returned addresses again, up
+    /// to `limit` bytes of pages, if limits and other mappings allow it. Does nothing if the allocator has several
+    /// zones.
     ///
     /// Watermarks do not reserve pages without addresses. Any request may get the last page that has an address.
     ///
@@ -576,7 +578,7 @@ impl PageAllocator {
             if keep >= region.bytes() {
                 return;
             }
-            // The number of frames shrinks first, because the system may map other memory at these addresses next.
+            // The number of frames shrinks first, because the system may map other memory at the returned addresses.
             let had = frames.set_len((keep / PAGE_SIZE) as u32);
             // SAFETY: the cut part was never committed, and the locked zone commits nothing now.
             if unsafe { region.cut(keep) } {
@@ -669,7 +671,7 @@ impl PageAllocator {
     /// Returns the frame of page `pfn`.
     ///
     /// # Panics
-    /// Panics if the allocator has no such page. Every `Pfn` that the allocator returned has a frame.
+    /// Panics if the page is not one of the allocator's pages. Every `Pfn` that the allocator returned has a frame.
     #[inline(always)]
     #[doc(hidden)]
     pub fn frame(&self, pfn: Pfn) -> &Frame {
@@ -684,7 +686,7 @@ impl PageAllocator {
     /// Returns the address of the first byte of page `pfn`. Only allocated pages may be accessed.
     ///
     /// # Panics
-    /// Panics if the allocator has no such page.
+    /// Panics if the page is not one of the allocator's pages.
     #[inline(always)]
     pub fn address(&self, pfn: Pfn) -> NonNull<u8> {
         assert!(pfn.get() < self.shared.frames.len(), "page {pfn} is outside the allocator's range");
@@ -771,7 +773,7 @@ impl PageAllocator {
     /// Returns the node of page `pfn`.
     ///
     /// # Panics
-    /// Panics if the allocator has no such page.
+    /// Panics if the page is not one of the allocator's pages.
     #[inline]
     pub fn node_of(&self, pfn: Pfn) -> u32 {
         self.zone_at(pfn).zone.node
@@ -779,7 +781,7 @@ impl PageAllocator {
     /// Returns the kind of zone of page `pfn`.
     ///
     /// # Panics
-    /// Panics if the allocator has no such page.
+    /// Panics if the page is not one of the allocator's pages.
     #[doc(hidden)]
     pub fn zone_of(&self, pfn: Pfn) -> ZoneKind {
         self.zone_at(pfn).zone.kind

@@ -68,8 +68,8 @@ impl<'p> PageBlock<'p> {
 
 impl Drop for PageBlock<'_> {
     fn drop(&mut self) {
-        // SAFETY: the block was allocated with, or split to, this order. The block's owner, this `PageBlock`, ends
-        // here.
+        // SAFETY: the block was allocated with, or split to, this order. The drop of its owner, this `PageBlock`, ends
+        // all use.
         unsafe { self.pages.free(self.pfn, self.order) };
     }
 }

@@ -6,10 +6,11 @@
 //! * every committed page is in exactly one block, and each block is aligned and inside its zone;
 //! * a frame marks its block as free iff the block is exactly once on the list of its order and type;
 //! * no two free buddies are unmerged;
-//! * a free block is on the list of backed or of discarded blocks, as its frame says, and both counts are right;
+//! * a free block is on the list of backed or of discarded blocks, as its frame says, and the zone's counts of free and
+//!   discarded pages are right;
 //! * a free block is on the list of its pageblock's type, and all pageblocks of a larger block have that type;
 //! * pages = free + per-CPU + allocated, where each number is counted in two ways. In the child of a `fork`, pages that
-//!   other threads of the parent were moving are lost. The audit counts these pages once.
+//!   other threads of the parent were moving are lost. The audit counts pages lost by a `fork` once.
 
 use crate::allocator::{CachedZone, PageAllocator};
 use crate::frame::{Kind, State};

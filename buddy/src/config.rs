@@ -32,7 +32,7 @@ pub struct PageConfig {
     /// The distance between watermarks, in 1/10,000 of a zone.
     pub watermark_scale: u32,
     /// Maximum number of bytes of free memory that a zone keeps backed. Frees keep an eighth of the bytes in use, and
-    /// at least a sixteenth of this maximum. The lower bound of the kept memory doubles while returned memory is soon
+    /// at least a sixteenth of the maximum. The lower bound of the kept memory doubles while returned memory is soon
     /// used again, and halves otherwise. Frees return the excess to the system, largest blocks first, until three
     /// quarters of the kept amount are left. If `keep_free` is `None`, frees return no memory to the system.
     /// [`decommit_idle`](crate::PageAllocator::decommit_idle) and
@@ -118,7 +118,7 @@ impl PageConfig {
         self.nodes.iter().flatten().map(|(_, pages)| u64::from(*pages)).sum()
     }
 
-    /// Returns the zones scaled to `pages` pages in total. The first zones get the pages that rounding leaves over.
+    /// Returns the zones scaled to `pages` pages in total. The first zones get the remainder pages of the division.
     pub(crate) fn scaled(&self, pages: u64) -> Vec<Vec<(ZoneKind, u32)>> {
         let all = u128::from(self.pages().max(1));
         let mut done = (0_u128, 0_u64);

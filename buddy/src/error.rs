@@ -88,7 +88,7 @@ pub enum PageError {
     DuplicateZone {
         /// Index of the node, from 0.
         node: u32,
-        /// The kind that appears twice.
+        /// The zone kind that the node has twice.
         kind: ZoneKind,
     },
     /// A pageblock would be larger than the largest block.

@@ -1,8 +1,8 @@
 //! Fault injection: refuses fallible calls, so that tests run the error paths.
 //!
 //! A [`Point`] is a place in the code that a fault may refuse, such as a mapping or the creation of a magazine. Each
-//! layer defines its own points. [`POINTS`] has the points of the page allocator. A [`Rule`] selects the calls of a
-//! point that are refused, with Linux's fault attributes (`Documentation/fault-injection`):
+//! layer defines its own fault points. [`POINTS`] has the points of the page allocator. A [`Rule`] selects the calls of
+//! a point that are refused, with Linux's fault attributes (`Documentation/fault-injection`):
 //!
 //! | attribute | a call is refused only |
 //! |---|---|
@@ -96,9 +96,9 @@ pub struct Rule {
     pub probability: u8,
     /// Maximum number of refusals; `None` is unlimited.
     pub times: Option<u64>,
-    /// Refuses only blocks of these orders.
+    /// Refuses only blocks whose order is in this range.
     pub orders: Option<RangeInclusive<u8>>,
-    /// Refuses only calls of this cache.
+    /// Refuses only calls of the cache with this name.
     pub cache: Option<String>,
 }
 
@@ -264,7 +264,7 @@ impl Faults {
     pub fn arm(&self, rules: Vec<Rule>) {
         if let Some(shared) = &self.0 {
             let rules = rules.into_iter().map(|rule| (rule, Progress::default())).collect();
-            // The former plan is freed after the lock is released.
+            // The replaced rules are freed after the lock is released.
             let _former = core::mem::replace(&mut *shared.plan.lock(), Plan { rules, ..Plan::default() });
             shared.armed.set(1);
         }

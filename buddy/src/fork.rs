@@ -1,5 +1,5 @@
 //! Forking while other threads allocate pages. A page that another thread was moving between a magazine and a zone is
-//! lost to the child. [`check`](PageAllocator::check) in the child counts such pages.
+//! lost to the child. [`check`](PageAllocator::check) in the child counts lost pages.
 
 use crate::allocator::{CachedZone, PageAllocator};
 use crate::per_cpu::{PageRound, PerCpuPages};

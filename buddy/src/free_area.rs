@@ -11,9 +11,9 @@ use crate::pfn::Pfn;
 /// The end of the list at which a free block is inserted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
-    /// The block is allocated soonest.
+    /// The block is allocated before all other listed blocks.
     Front,
-    /// The block is allocated last, because it will probably merge soon.
+    /// The block is allocated after all other listed blocks, because it will probably merge soon.
     Back,
 }
 

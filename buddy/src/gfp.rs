@@ -13,9 +13,9 @@ bitflags::bitflags! {
         const HIGH = 1 << 1;
         /// The caller cannot wait. The allocation fails without draining other CPUs' pages.
         const NOWAIT = 1 << 2;
-        /// Reclaim for this allocation must not start input or output. Only code above this crate uses the flag.
+        /// Reclaim for this allocation must not start input or output. Only callers of this crate act on the flag.
         const NOIO = 1 << 3;
-        /// Reclaim for this allocation must not call into file systems. Only code above this crate uses the flag.
+        /// Reclaim for this allocation must not call into file systems. Only callers of this crate act on the flag.
         const NOFS = 1 << 4;
         /// The allocation fails at the first refusal, like `NOWAIT`, although the caller could wait.
         const NORETRY = 1 << 5;
@@ -121,7 +121,7 @@ impl MigrateType {
             _ => Self::Reclaimable,
         }
     }
-    /// Returns the migrate types to try if this type's lists are empty, best type first.
+    /// Returns the migrate types to try if the lists of `self` are empty, best type first.
     pub(crate) const fn fallbacks(self) -> [Self; 2] {
         match self {
             Self::Unmovable => [Self::Reclaimable, Self::Movable],

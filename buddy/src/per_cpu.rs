@@ -1,8 +1,8 @@
 //! Per-CPU pages: magazines of low-order blocks in front of a zone.
 //!
 //! A zone has one magazine layer for each order 0..=3 and migrate type, like the kernel's per-CPU page lists. Most
-//! single-page allocations therefore take no lock, and the zone lock is taken once per batch. The zone does *not* count
-//! pages in magazines as free: these pages do not merge, and watermarks do not count them. Under memory pressure, pages
+//! single-page allocations take no lock, and the zone lock is taken once per batch. The zone does *not* count pages in
+//! magazines as free: pages in magazines do not merge, and watermarks do not count them. Under memory pressure, pages
 //! in magazines are flushed ([`PageAllocator::drain_cpus`](crate::PageAllocator::drain_cpus)).
 //!
 //! A freed page is pushed into the magazines of its pageblock's type, so a stolen page returns to its pageblock's type.
@@ -23,7 +23,7 @@ const STOCK: u16 = if cfg!(loom) { 0 } else { 2 };
 /// Number of full magazines that all CPUs share.
 const DEPOT: u32 = if cfg!(loom) { 1 } else { 4 };
 
-/// The name of these layers for observers.
+/// The name of the page layers for observers.
 pub(crate) const PAGES: &str = "pages";
 
 /// A block of pages in a magazine, represented by its first page number.
@@ -138,7 +138,7 @@ impl<'a> ZoneSupplier<'a> {
         let wanted = Wanted { order, mobility: MigrateType::Unmovable, floor: Some(u32::MAX) };
         Self::filling(zone, shared, wanted)
     }
-    /// The limit that the last fill met.
+    /// The limit that refused pages to the last fill.
     pub(crate) fn limit(&self) -> Option<Limit> {
         self.limit.get()
     }

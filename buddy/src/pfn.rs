@@ -4,8 +4,8 @@ use crate::{MAX_ORDER, PAGE_SHIFT};
 
 /// A page frame number: index of a page in the allocator's range, from 0.
 ///
-/// The range starts at an address aligned to the largest block. A block of order `n` therefore starts at a `Pfn` *and*
-/// at an address that are multiples of its size.
+/// The range starts at an address aligned to the largest block. A block of order `n` starts at a `Pfn` *and* at an
+/// address that are multiples of its size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize), serde(transparent))]
 pub struct Pfn(u32);

@@ -60,10 +60,10 @@ pub struct Phantom(());
 
 impl Phantom {
     /// # Safety
-    /// No code may read or write memory of an allocator that is made with the result or a copy of the result. The
-    /// following are therefore forbidden on such an allocator: bytes of blocks
-    /// ([`PageBlock::bytes`](crate::PageBlock::bytes) and similar), [`Gfp::ZERO`](crate::Gfp::ZERO), objects with
-    /// constructors, typed objects, and growing an allocation. Safe code that could do so must not get the allocator.
+    /// No code may read or write memory of an allocator that is made with the result or a copy of the result. Forbidden
+    /// on an allocator with phantom memory are: bytes of blocks ([`PageBlock::bytes`](crate::PageBlock::bytes) and
+    /// similar), [`Gfp::ZERO`](crate::Gfp::ZERO), objects with constructors, typed objects, and growing an allocation.
+    /// Safe code that could access pages must not get the allocator.
     pub const unsafe fn new() -> Self {
         Self(())
     }
@@ -152,8 +152,8 @@ impl Region {
     }
 
     /// Reserves like [`reserve`](Self::reserve), but at a multiple of `apart` (a power of two), far from other
-    /// mappings. The addresses after the region are therefore probably free, so that the region can [grow](Self::grow)
-    /// up to `apart`. Also returns `None` on any backend other than [`Backend::Os`].
+    /// mappings. The addresses after the region are probably free, so that the region can [grow](Self::grow) up to
+    /// `apart`. Also returns `None` on any backend other than [`Backend::Os`].
     ///
     /// `apart` costs three system calls, and one more for each occupied place.
     pub fn apart(bytes: usize, apart: usize, uncommitted: Uncommitted, faults: &Faults) -> Option<Self> {
@@ -481,7 +481,7 @@ pub(crate) fn may_map(_bytes: usize) -> bool {
 }
 
 /// Returns the lower of the process's limits on addresses and on writable memory (`RLIMIT_AS`, `RLIMIT_DATA`), in
-/// bytes. Returns `None` if the process has no such limit.
+/// bytes. Returns `None` if the process has no limit on addresses.
 ///
 /// Cost: two system calls.
 pub fn own_limit() -> Option<u64> {
@@ -599,7 +599,7 @@ impl Reservation {
     }
 }
 
-/// A region that is committed on demand, from its start upwards. Side tables keep their memory in such regions.
+/// A region that is committed on demand, from its start upwards. Side tables keep their memory in `Reserved` regions.
 #[derive(Debug)]
 pub struct Reserved {
     region: Region,
@@ -615,7 +615,8 @@ pub struct Reserved {
 impl Reserved {
     /// Granularity of commits in bytes, so that not every new page costs a system call.
     const STEP: usize = 64 << 10;
-    /// Maximum number of bytes by which a commit runs ahead. A commit doubles the committed bytes, up to this limit.
+    /// Maximum number of bytes by which a commit runs ahead. A commit doubles the committed bytes, and adds at most
+    /// `MOST`.
     const MOST: usize = 1 << 20;
 
     /// Reserves `bytes` bytes. Returns `None` if the system refuses. Each commit of the region is a call of the fault
@@ -677,7 +678,7 @@ impl Reserved {
         // A concurrent commit was requested for at most `bytes` bytes, or for bytes that are already committed. A
         // concurrent commit runs ahead by at most `ahead` bytes.
         let ahead = Self::MOST + Self::STEP;
-        // SAFETY: no thread uses the cut part, by contract. The margin covers concurrent commits.
+        // SAFETY: no thread uses the cut part, by contract. The `ahead` bytes are kept for concurrent commits.
         unsafe { self.region.cut(bytes.max(self.committed()).next_multiple_of(Self::STEP) + ahead) }
     }
     /// Number of reserved bytes of addresses.
@@ -956,7 +957,7 @@ mod tests {
         assert_eq!(reserve_most(1000, 10, |n| (n <= 130).then_some(n)), Ok((125, 125)));
         assert_eq!(reserve_most(1000, 10, |n| (n <= 10).then_some(n)), Ok((10, 10)));
         assert_eq!(reserve_most::<()>(1000, 10, |_| None), Err(10));
-        // A size of more address space than exists.
+        // `wish` exceeds any address space.
         let wish = 1 << 60;
         let reserve = |bytes| Region::reserve(bytes, 4096, Uncommitted::NoAccess, Backend::Os, &none());
         let (bytes, region) = reserve_most(wish, 1 << 20, reserve).unwrap();

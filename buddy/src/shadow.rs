@@ -224,7 +224,7 @@ pub(crate) fn run(config: PageConfig, ops: &[Op]) {
     }
     shadow.audit();
     shadow.grant();
-    // At this point, all free memory has been returned.
+    // `decommit` returns all free memory to the system.
     shadow.pages.decommit();
     let census = shadow.pages.check().unwrap();
     assert_eq!((census.listed, census.per_cpu), (census.discarded, 0));

@@ -78,7 +78,8 @@ pub struct Tables {
     depots: Arc<DepotBudget>,
     /// The vector has capacity for `MOST` tables.
     tables: ForkMutex<Vec<Arc<Table<StackMemory>>>>,
-    /// Two flags, 1 if closed: the inlined paths, and the paths of frees by address. The list's lock protects both.
+    /// Two flags, 1 if closed: the inlined paths, and the paths of frees by address. The lock of `tables` protects both
+    /// flags.
     closed: [Counter; 2],
 }
 
@@ -108,8 +109,8 @@ impl Tables {
         Some(made)
     }
     /// Creates a table. The first table is committed as it is used, which makes two mappings of each region. Further
-    /// tables are committed as a whole if that costs only addresses. The number of mappings therefore does not grow
-    /// with caches times CPUs.
+    /// tables are committed as a whole if that costs only addresses. The number of mappings does not grow with caches
+    /// times CPUs.
     fn make(&self, addresses: Option<&mut Reservation>) -> Option<Arc<Table<StackMemory>>> {
         let (cpus, backend) = (self.cpus, self.backend);
         let on_heap = !MAPPED || backend.of_tables() == Backend::Heap;
@@ -117,7 +118,7 @@ impl Tables {
         let footprint = |region| Table::<StackMemory>::footprint(&cpus, region);
         let (more, mut none) = (addresses.is_none(), Reservation::none(backend, &self.faults));
         let addresses = addresses.unwrap_or(&mut none);
-        // If the reservation has addresses left, these suffice for the table.
+        // Addresses left in the reservation suffice for one table.
         if let Some((limit, has)) = addresses.is_empty().then(address_limit).flatten() {
             while region > LEAST && footprint(region) > limit.saturating_sub(has) / Self::SHARE {
                 region = (region / 2).max(LEAST);
@@ -285,7 +286,7 @@ mod tests {
     fn layer(tables: &Tables) -> OfPages {
         tables.layer(Config::new(4, 2, 2), true).unwrap()
     }
-    /// Creates layers until there is one more table. The last of these layers belongs to the new table.
+    /// Creates layers until there is one more table. The last created layer belongs to the new table.
     fn until_another(tables: &Tables) -> Vec<OfPages> {
         let before = tables.each().count();
         let mut layers = vec![];
@@ -427,8 +428,8 @@ mod tests {
         .collect();
         let first = tables.each().next().unwrap();
         tables.tables.lock().extend((2..MOST).map(|_| first.clone()));
-        // Both threads check that one more table may be created before either continues. SAFETY: this thread does not
-        // fork.
+        // Both threads check that one more table may be created before either thread continues. SAFETY: this thread
+        // does not fork.
         unsafe { first.before_fork() };
         let made: Vec<_> = std::thread::scope(|threads| {
             let one = || tables.layer::<PageRound>(Config::new(4, 2, 2), true).is_some();

@@ -142,8 +142,8 @@ fn frames_of_discarded_pages_are_no_longer_resident() {
     };
     let (blocks, _) = all(&pages, Order::ZERO, Gfp::KERNEL);
     assert_eq!(resident(), N / 64, "each page of frames was written");
-    // A block of the highest order is decommitted. The last page of each such block stays allocated, so smaller blocks
-    // are discarded.
+    // A block of the highest order is decommitted. If the last page of a block stays allocated, smaller blocks are
+    // discarded.
     let kept: Vec<_> = blocks.into_iter().filter(|block| block.pfn().get() % 1024 == 1023).collect();
     assert_eq!(pages.decommit_free(), (N - kept.len()) * PAGE_SIZE);
     // Of 1,024 pages' frames, five OS pages stay: the first frames of the free blocks of 512, 256, 128 and 64 pages,
@@ -213,7 +213,7 @@ fn mlocked_pages_are_zeroed_by_writing() {
         memory.fill(7);
         // SAFETY: the memory is mapped.
         if unsafe { nix::libc::mlock(memory.as_ptr().cast(), memory.len()) } != 0 {
-            // Some systems forbid locking.
+            // Some systems forbid `mlock`.
             return;
         }
         drop(used);
@@ -1229,7 +1229,7 @@ fn freed_blocks_above_the_bound_are_decommitted() {
     let small: Vec<_> =
         (0..20_000).map(|_| pages.alloc_block(Order::ZERO, Gfp::KERNEL, None).unwrap()).collect();
     drop(small);
-    // The bound, and the pages on CPUs.
+    // At most the configured 8 MiB and the CPUs' pages stay backed.
     let info = pages.info();
     assert!(info.backed_bytes() <= (8 << 20) + info.per_cpu() * PAGE_SIZE as u64, "{}", info.backed_bytes());
     pages.decommit();
@@ -1237,7 +1237,8 @@ fn freed_blocks_above_the_bound_are_decommitted() {
     pages.check().unwrap();
 }
 
-/// Frees return memory above the surplus, down to three quarters of it. At the surplus, a free returns nothing.
+/// Frees return memory above the surplus, down to three quarters of it. If the zone keeps no more than the surplus, a
+/// free returns nothing.
 #[test]
 fn frees_return_only_memory_above_the_surplus() {
     let pages = made(PageConfig { keep_free: Some(128 << 20), ..normal(4 * 1024) });
@@ -1262,8 +1263,8 @@ fn an_eighth_of_the_used_pages_stays_resident() {
     assert_eq!(pages.info().committed_bytes() >> 20, 112 + 8, "above 14 MiB: below three quarters");
 }
 
-/// Memory that is repeatedly returned and used again stays backed. When such memory is no longer used, it is returned
-/// to the system.
+/// Memory that is repeatedly returned and used again stays backed. Memory that is no longer used is returned to the
+/// system.
 #[test]
 fn reused_memory_stays_resident_and_unused_memory_is_returned() {
     let pages = made(PageConfig { keep_free: Some(64 << 20), ..normal(128 * 1024) });
@@ -1312,7 +1313,7 @@ fn only_never_used_addresses_are_released() {
     let behind = pages.address(Pfn::new(5 << 10));
     assert_eq!(pages.pfn_of(behind.as_ptr()), Some(Pfn::new(5 << 10)));
     pages.give_up_addresses(5 << 22);
-    // Regression: a later mapping at these addresses was taken for one of the allocator's pages.
+    // Regression: a foreign mapping at returned addresses was mistaken for the allocator's pages.
     assert_eq!(pages.pfn_of(behind.as_ptr()), None);
     assert_eq!(pages.reserved_bytes(), 3 << 22, "as many as were ever committed");
     let frames = pages.frames();

@@ -316,7 +316,8 @@ struct Fresh {
     /// Blocks that were committed before. The block that was decommitted last is committed next. The vector has
     /// capacity for all blocks, so it never grows.
     returned: Vec<u32>,
-    /// Maximal blocks that were never committed. The lowest of these blocks is committed when `returned` is empty.
+    /// Maximal blocks that were never committed. The lowest never-committed block is committed when `returned` is
+    /// empty.
     never: Range<u32>,
 }
 
@@ -1116,7 +1117,7 @@ fn byte_range(start: Pfn, pages: u32) -> Range<usize> {
 
 #[cfg(any(loom, shuttle))]
 impl Zone {
-    /// A planted bug: one lock hold finds the buddy free, and the next lock hold merges it.
+    /// A planted bug: the zone finds the buddy free under the lock, releases the lock, and merges the buddy later.
     fn merge_across_locks(&self, shared: &ZoneShared, pfn: Pfn, order: Order) {
         let frames = &shared.frames;
         let buddy = pfn.buddy(order);

@@ -1,18 +1,18 @@
 //! The depot: full magazines of one class that the CPUs of a node share under one lock.
 //!
 //! A CPU visits the depot at most once per magazine, so a plain lock suffices. Contention costs the transfer of cache
-//! lines; a lock-free pair of stacks was not faster. The depot copies magazines in and out. One visit therefore takes
-//! the lock once, and the depot keeps no empty magazines. Finding an empty depot costs no lock, because the length is
-//! readable without the lock. The table's memory holds the magazines. A depot requests more memory as it grows, and
-//! returns unused memory at a reap. An allocator may be built on this crate, so a visit to the depot allocates nothing.
-//! An unused depot takes only a few words of memory.
+//! lines; a lock-free pair of stacks was not faster. The depot copies magazines in and out. One visit takes the lock
+//! once, and the depot keeps no empty magazines. Finding an empty depot costs no lock, because the length is readable
+//! without the lock. The table's memory holds the magazines. A depot requests more memory as it grows, and returns
+//! unused memory at a reap. An allocator may be built on this crate, so a visit to the depot allocates nothing. An
+//! unused depot takes only a few words of memory.
 //!
 //! **Working set** (Bonwick & Adams 2001, section 3.7): the depot records its minimum length since the last reap. A
 //! magazine below the minimum length was not needed during the whole interval, and is *surplus*.
 //!
 //! **Budget**: a depot always keeps its first [`FREE`] magazines. A depot keeps further magazines only while all depots
-//! of the [`DepotBudget`] together hold fewer bytes than the budget. A depot with only a few magazines therefore does
-//! not write the shared counter of the budget.
+//! of the [`DepotBudget`] together hold fewer bytes than the budget. A depot with only a few magazines does not write
+//! the shared counter of the budget.
 
 use crate::cpu::Cpus;
 use crate::magazine::Magazine;
@@ -247,7 +247,7 @@ impl Depot {
             if full.len >= FREE {
                 budget.held.sub(self.bytes);
             }
-            // `spare` is written only once, because its cache line is one that visits usually do not write.
+            // `spare` is written only once, because visits rarely write the cache line of `spare`.
             if self.spare.get() == 0 {
                 self.spare.set(1);
             }

@@ -1,10 +1,10 @@
 //! Forking while other threads allocate.
 //!
 //! The child of a multi-threaded process has only the thread that forked. A lock that another thread held would stay
-//! locked in the child for ever, and the protected data might be half changed. The forking thread therefore acquires
-//! every lock before the fork, in the [lock order](crate::sync::Rank). Parent and child release the locks after the
-//! fork. Another thread may also have *claimed* its CPU's region, and no lock waits for a claim. The child of a `fork`
-//! drops claims of other threads.
+//! locked in the child for ever, and the protected data might be half changed. The forking thread acquires every lock
+//! before the fork, in the [lock order](crate::sync::Rank). Parent and child release the locks after the fork. Another
+//! thread may also have *claimed* its CPU's region, and no lock waits for a claim. The child of a `fork` drops claims
+//! of other threads.
 //!
 //! The three steps are the handlers of `pthread_atfork`. jemalloc calls them `prefork`, `postfork_parent` and
 //! `postfork_child`.
@@ -59,8 +59,8 @@ pub trait Fork {
     /// # Safety
     /// After `before_fork`, the calling thread forks, or decides not to. The thread then calls
     /// [`after_fork_in_parent`](Self::after_fork_in_parent) in this process, and
-    /// [`after_fork_in_child`](Self::after_fork_in_child) in the child, if there is one. Before the `after_fork` call,
-    /// the thread neither uses nor moves nor drops `self`.
+    /// [`after_fork_in_child`](Self::after_fork_in_child) in the child, if the fork succeeded. Before the `after_fork`
+    /// call, the thread neither uses nor moves nor drops `self`.
     ///
     /// # Panics
     /// Panics in debug builds if the thread already holds one of the locks. A second call of `before_fork` without a

@@ -297,7 +297,7 @@ fn up_to_the_next_gate(protocol: &Protocol, mut s: State, first: Action, cpu: u8
 struct Dice(u64);
 impl Dice {
     fn below(&mut self, n: usize) -> usize {
-        // xorshift64 (Marsaglia 2003).
+        // The generator is xorshift64 (Marsaglia 2003).
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;

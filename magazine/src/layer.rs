@@ -388,7 +388,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
 
     // ---- allocation ----
 
-    /// Allocates a round from the nearest level that has one. Returns `None` if the supplier has no round either.
+    /// Allocates a round from the nearest level that has a round. Returns `None` if the supplier has no round either.
     ///
     /// Cost: like [`FastPath::alloc`], plus one visit to the depot per magazine. Only the depot and the supplier take a
     /// shared lock.

@@ -11,9 +11,8 @@
 //!   sequence pops or pushes with plain loads and stores, and commits by one store.
 //! * **This crate's table**. One [`Table`] of regions serves all [layers](Layer). A region costs no memory before its
 //!   CPU's first miss. A drain points a CPU's region pointer to a region of zeros, in which every operation misses. No
-//!   fast path therefore tests for a drain, and one fence serves all CPUs and classes. Without restartable sequences, a
-//!   claim of the region has the effect of a drain's empty region. Restartable sequences and claims are both
-//!   model-checked.
+//!   fast path tests for a drain, and one fence serves all CPUs and classes. Without restartable sequences, a claim of
+//!   the region has the effect of a drain's empty region. Restartable sequences and claims are both model-checked.
 //!
 //! The caller's [`Supplier`] supplies rounds to the depot. The crate does not depend on pages or objects. `uslab-buddy`
 //! caches pages with it, and `uslab` caches objects.

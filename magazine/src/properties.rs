@@ -164,7 +164,7 @@ fn reap_returns_only_magazines_unused_for_an_interval() {
     let full = layer.stats().in_depot;
     assert_eq!(full, 36, "40 rounds, 4 of them on the CPU's stack");
     assert_eq!(layer.reap(&supplier), 0, "the first interval began with an empty depot");
-    // A steady need of 10 rounds.
+    // The workload steadily needs 10 rounds.
     let steady = || {
         let held: Vec<TestRound> = (0..10).map(|_| layer.alloc(&supplier).unwrap()).collect();
         held.iter().for_each(|b| layer.free(&supplier, *b));

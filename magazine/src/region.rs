@@ -188,8 +188,8 @@ impl Region<'_> {
     /// Pushes all `rounds` on the class's stack, or none. A batch may double `cap`, or raise it to what the batch
     /// needs, within the limit and the committed part.
     ///
-    /// The new `cap` is computed from values that this operation has read. The new `cap` therefore stays valid if the
-    /// operation is aborted afterwards.
+    /// The new `cap` is computed from values that this operation has read. The new `cap` stays valid if the operation
+    /// is aborted afterwards.
     pub(crate) fn push_batch(&self, class: Class, rounds: &[NonNull<u8>], commit: Commit) -> bool {
         let head = self.head(class);
         let (len, cap) = ((head & LEN) as u32, self.cap(class));

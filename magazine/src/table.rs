@@ -23,8 +23,8 @@
 //! One fence serves all CPUs and all classes of a drain.
 //!
 //! *Three sets of words.* Inlined paths read a separate set of words, and inlined frees by address read a third set.
-//! The inlined paths can therefore be closed separately ([`Table::close_inlined`]). Closed paths always miss, and the
-//! slow paths continue to use the stacks.
+//! The inlined paths can be closed separately ([`Table::close_inlined`]). Closed paths always miss, and the slow paths
+//! continue to use the stacks.
 //!
 //! ## Rules
 //!
@@ -34,8 +34,8 @@
 //! 2. No thread writes to the empty region: an uncommitted region refuses every push and every widening.
 //! 3. A word changes only under the lock of drains, and is restored before any other lock is taken.
 //! 4. A CPU's first miss in a class opens the class's stack on the CPU, under the lock of drains. The stack stays
-//!    closed while a drain is giving away rounds of the class. A drain closes the stack again. A drain therefore knows
-//!    which CPUs can use a class, and skips the other CPUs.
+//!    closed while a drain is giving away rounds of the class. A drain closes the stack again. A drain knows which CPUs
+//!    can use a class, and skips the other CPUs.
 //! 5. A class number gets another owner only when its stacks are permanently closed on all CPUs.
 //! 6. Taken rounds belong to the drain whose number they bear. Until a drain begins to give its rounds away, another
 //!    drain of the class may take them over, under the lock of drains.
@@ -45,8 +45,8 @@
 //!
 //! A [sweep](Table::sweep) is a drain of all classes that [take part](crate::Layer::join_sweeps), of any layer, with
 //! one fence for all classes. The rounds that a sweep takes stay in place until each layer
-//! [collects](crate::Layer::reap_swept) its rounds. A layer that drains its stacks earlier takes these rounds over, so
-//! no layer waits for another.
+//! [collects](crate::Layer::reap_swept) its rounds. A layer that drains its stacks earlier takes over rounds that a
+//! sweep took, so no layer waits for another.
 //!
 //! A table uses one [mechanism](crate::Mechanism). With the claimed slot, a drain claims the region instead of changing
 //! the word.
@@ -54,10 +54,10 @@
 //! ## Addresses
 //!
 //! Each CPU's region is at most [`REGION`] bytes of addresses, which read as zero until the CPU's first miss. An idle
-//! CPU therefore costs no memory. A region is committed from its start upwards as the CPU uses classes. The rooms of
-//! classes have power-of-two sizes and never move. Rooms smaller than a page share pages with rooms of the same size. A
-//! returned class number keeps its room for the next class of that size. [`Table::decommit_idle`] decommits the pages
-//! of idle stacks.
+//! CPU costs no memory. A region is committed from its start upwards as the CPU uses classes. The rooms of classes have
+//! power-of-two sizes and never move. Rooms smaller than a page share pages with rooms of the same size. A returned
+//! class number keeps its room for the next class of that size. [`Table::decommit_idle`] decommits the pages of idle
+//! stacks.
 //!
 //! The magazines of all depots follow the regions, and are committed on first use.
 
@@ -388,7 +388,7 @@ impl<M: Memory> Table<M> {
             let number = &self.numbers[index as usize];
             number.order.set(order.into());
             // Callers often write the beginnings of cache lines. A load that follows a store to the same offset of
-            // another page waits for the store. Heads and caps therefore avoid the offsets of such stores.
+            // another page waits for the store. Heads and caps avoid the offsets to which callers often write.
             number.stack.set((start + index as usize * 7 * LINE % colours + SEEN) as u64);
             index
         };
@@ -419,7 +419,7 @@ impl<M: Memory> Table<M> {
 
     /// Returns the size of the room for a stack of `reach` places, a power of two of cache lines, and the number of its
     /// first bytes in which the stack may begin. Stacks at equal offsets of different pages would compete for the same
-    /// sets of the processor's cache. Stacks of a page or more therefore begin at different offsets.
+    /// sets of the processor's cache. Stacks of a page or more begin at different offsets.
     fn room(reach: u16) -> (usize, usize) {
         let stack = SEEN + NULL + (usize::from(reach) + 1) * ROUND;
         let mut bytes = stack.next_power_of_two().max(LINE);

@@ -3,8 +3,8 @@
 //! Fast paths have no tracepoints: an operation that no observer sees was served by its CPU's stack. A slow operation
 //! tests once whether there are [observers](Tracepoints::observe). With observers, a slow operation notes each [`Step`]
 //! in its stack frame, even under locks. At its end, without locks, the operation passes the steps to the observers. An
-//! observer may therefore allocate, free, wait, drop caches and panic. CPUs share no trace buffer that must be drained,
-//! and an operation in a signal handler has separate notes.
+//! observer may allocate, free, wait, drop caches and panic. CPUs share no trace buffer that must be drained, and an
+//! operation in a signal handler has separate notes.
 //!
 //! Cost without observers: one relaxed load per slow operation, and one branch per step. Cost with observers: a write
 //! to the stack per step, and two atomic operations on a shared word per observer and operation.
@@ -230,12 +230,12 @@ impl<'t> Operation<'t> {
         self.did(before);
         result
     }
-    /// Raises the operation to at least `path`. A step recorded with [`tell!`](crate::tell) calls `did`.
+    /// Raises the operation's level to at least `path`. A step recorded with [`tell!`](crate::tell) calls `did`.
     #[doc(hidden)]
     pub fn did(&self, path: Path) {
         self.dearest.set(self.dearest.get().max(path));
     }
-    /// Notes a step. `note` may be called under any lock.
+    /// Records a step of the operation. `note` may be called under any lock.
     #[inline]
     #[doc(hidden)]
     pub fn note(&self, step: Step) {

@@ -1,6 +1,7 @@
 //! A view of the rounds of each CPU and depot, magazine by magazine: for pictures, and for stepping through a run.
 //!
-//! [`Stats`](crate::Stats) has the totals, which are available at any time. The view has the rounds themselves.
+//! [`Stats`](crate::Stats) has the totals, which are available at any time. A view has the rounds themselves, not only
+//! totals.
 //!
 //! A view divides a CPU's stack into magazines from the bottom. Each magazine of a view would move in one visit to the
 //! depot. The top magazine serves allocations and receives frees, like Bonwick and Adams' *loaded* magazine. The

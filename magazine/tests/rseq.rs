@@ -1,8 +1,8 @@
 //! Stress test of the magazines on the machine's CPUs, with the mechanism that serves.
 //!
 //! The test stamps each round when it is allocated, and removes the stamp when the round is freed. At the end, no round
-//! is lost or duplicated, and the layer's counts agree. No single setting finds every bug. Each setting was tried
-//! against planted bugs (see `.ci/controls`). Long undisturbed runs find sections that are not restarted. Tiny
+//! is lost or duplicated, and the layer's counts agree. No single setting of the test finds every bug. Each setting was
+//! tried against planted bugs (see `.ci/controls`). Long undisturbed runs find sections that are not restarted. Tiny
 //! magazines, with yields between a miss and its batch, find drains that do not own the rounds that they take. During
 //! each run, another layer is repeatedly created and dropped in the same table, so that class numbers are reused.
 //!

@@ -141,7 +141,7 @@ fn value(key: u64, n: u64) -> u64 {
 fn main() -> Result<(), Box<dyn Error>> {
     let nodes = ObjectCache::builder("node").ctor(Node::new).build_type_stable()?;
     let table = Table::new(&nodes, 8);
-    // The keys in this range stay while other entries change.
+    // Keys from `KEYS` on stay while other entries change.
     for key in KEYS..2 * KEYS {
         table.insert(key, value(key, 0))?;
     }

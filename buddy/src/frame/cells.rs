@@ -54,7 +54,8 @@ impl Frame {
     fn discard(&self) {
         self.set_state(State::INSIDE);
         self.set_head(Pfn::new(0));
-        // SAFETY: no thread uses the frame, by the contract of the table's `discard`. The checker reports any use.
+        // SAFETY: no thread uses the frame, by the contract of the table's `discard`. The checker reports any
+        // concurrent use.
         unsafe {
             self.set_link(Link::default());
             self.set_owner(core::ptr::null_mut());

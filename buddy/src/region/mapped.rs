@@ -199,11 +199,11 @@ unsafe impl Source for Mapped {
     }
 }
 
-/// Number of places to try for a region that is apart. Other mappings may occupy some of these places.
+/// Number of places to try for a region that is apart. Other mappings may occupy some places.
 const PLACES: usize = 64;
 
-/// Minimum size in bytes at which core dumps leave out inaccessible parts. For such large regions, each commit costs
-/// one more system call.
+/// Minimum size in bytes at which core dumps leave out inaccessible parts. A commit in a region of at least this size
+/// costs one more system call.
 const LARGE: usize = 1 << 30;
 
 /// Includes a part of a mapping in core dumps, or excludes it. The kernel leaves out pages that were never written.
@@ -219,8 +219,8 @@ unsafe fn in_dumps(at: NonNull<u8>, bytes: usize, has: bool) {
 }
 
 /// Minimum size in bytes at which memory is cleared by returning it to the system. `mincore` would report which pages
-/// are backed, but sandboxes kill a process for calling it. Writing a cleared page therefore costs a page fault, like
-/// writing a page of a new mapping.
+/// are backed, but sandboxes kill a process for calling it. Writing a cleared page costs a page fault, like writing a
+/// page of a new mapping.
 const DISCARDED: usize = 4 << 20;
 
 /// Returns a resource limit of this process. Returns `None` if the resource is unlimited.
@@ -228,12 +228,12 @@ fn limit_of(resource: Resource) -> Option<u64> {
     getrlimit(resource).ok().map(|(limit, _)| limit).filter(|limit| *limit != RLIM_INFINITY)
 }
 
-/// Implements [`region::own_limit`](super::own_limit). The call allocates nothing.
+/// Implements [`region::own_limit`](super::own_limit). Reading a limit allocates nothing.
 pub(super) fn own_limit() -> Option<u64> {
     [Resource::RLIMIT_AS, Resource::RLIMIT_DATA].into_iter().filter_map(limit_of).min()
 }
 
-/// Implements [`region::address_limit`](super::address_limit). The call allocates nothing.
+/// Implements [`region::address_limit`](super::address_limit). Reading a limit allocates nothing.
 pub(super) fn address_limit() -> Option<(usize, usize)> {
     let limit = limit_of(Resource::RLIMIT_AS)?;
     // The first number is the pages of all mappings, which the kernel counts against the limit. The size is 0 if the
@@ -245,7 +245,7 @@ pub(super) fn address_limit() -> Option<(usize, usize)> {
     Some((usize::try_from(limit).ok()?, pages.saturating_mul(PAGE_SIZE)))
 }
 
-/// Implements [`region::commits_are_counted`](super::commits_are_counted). The call allocates nothing.
+/// Implements [`region::commits_are_counted`](super::commits_are_counted). Reading the file allocates nothing.
 pub(super) fn commits_are_counted() -> bool {
     let mut text = [0];
     let file = std::fs::File::open("/proc/sys/vm/overcommit_memory");

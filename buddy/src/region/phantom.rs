@@ -13,8 +13,8 @@ use super::mapped::Mapped as Range;
 #[derive(Debug)]
 pub(super) struct Addresses(Range);
 
-// SAFETY: the creator of the `Phantom` guarantees that no code accesses the addresses. The other requirements of the
-// trait are fulfilled, too.
+// SAFETY: the creator of the `Phantom` guarantees that no code accesses the addresses. `Addresses` fulfils the other
+// requirements of `Source`.
 unsafe impl Source for Addresses {
     fn new(bytes: usize, align: usize, access: Access) -> Option<(NonNull<u8>, Self)> {
         // A writable region needs memory.

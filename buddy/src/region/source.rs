@@ -7,7 +7,7 @@ use core::ptr::NonNull;
 ///
 /// The default was measured on a system that leaves the choice to programs, with 100,000 live objects of 64 bytes in
 /// bursts, and with 10,000 objects of 8 to 1024 bytes. With huge pages, no pair was faster by more than the noise, and
-/// a million objects took 1 % more memory. The default therefore gives no advice on huge pages. `Advise` is for a cache
+/// a million objects took 1 % more memory. By default, the system gets no advice on huge pages. `Advise` is for a cache
 /// of gigabytes with random accesses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HugePages {

@@ -16,8 +16,8 @@
 //! rseq`, the kernel stores the thread's CPU number (`cpu_id`), and the thread stores a pointer to the section that it
 //! runs (`rseq_cs`). When the kernel pre-empts or migrates a thread, or delivers a signal, it checks whether the thread
 //! is inside its announced section. A thread that was inside its section resumes at the section's abort address, which
-//! restarts the section. A section that reaches its end therefore ran on one CPU, and no other section ran on that CPU
-//! in between.
+//! restarts the section. A section that reaches its end ran on one CPU, and no other section ran on that CPU in
+//! between.
 //!
 //! A section therefore uses plain loads and stores. The **last instruction of a section is one store**, which makes the
 //! section's effect visible. Before its last store, a section has had no effect; after the store, its operation is
@@ -54,9 +54,9 @@
 //! * *A wrong CPU number*: an unregistered thread reads -1, or -2 if the registration failed. On a CPU without a
 //!   region, a thread reads a number that is too large. A table has two spare words in front of CPU 0's word, and one
 //!   word for every possible CPU number of the kernel (see [`slots`]). Words of no CPU point to the empty region. A
-//!   thread with a wrong CPU number therefore misses, and no comparison is needed. The slow path of such a thread
-//!   bypasses the stacks. The slow path does **not** use the claimed slot: claims and sections do not exclude each
-//!   other, so a table uses only one mechanism.
+//!   thread with a wrong CPU number misses, and no comparison is needed. The slow path of a thread with a wrong CPU
+//!   number bypasses the stacks. The slow path does **not** use the claimed slot: claims and sections do not exclude
+//!   each other, so a table uses only one mechanism.
 //! * *A signal handler that allocates* has interrupted the thread, so an interrupted section restarts.
 //!
 //! # When it is used
@@ -274,7 +274,7 @@ fn membarrier(command: libc::c_int, cpu: Option<u32>) -> bool {
 }
 
 /// Returns `true` if the process has never had another thread, according to glibc 2.32 or later. In a single-threaded
-/// process, only the caller's sections have run, and these have ended. A signal handler aborts the section that it
+/// process, only the caller's sections have run, and all have ended. A signal handler aborts the section that it
 /// interrupts. Returns `false` if the libc does not report the number of threads.
 fn is_single_threaded() -> bool {
     // SAFETY: the pointer is null, or points to the libc's `char`. Only a thread that starts another thread writes the

@@ -254,7 +254,7 @@ impl<'s> Copied<'s> {
             Operation::Pop(_) => Outcome::Pop(NonNull::new(left.get(rounds) as *mut u8)),
             Operation::Push(..) | Operation::PushBatch(..) => Outcome::Push(done),
             Operation::PopBatch(..) => {
-                // The section wrote these values.
+                // The section has written `into`.
                 let into = core::hint::black_box(into);
                 Outcome::PopBatch(
                     into[..if done { n } else { 0 }].iter().map(|round| round.unwrap()).collect(),
@@ -519,7 +519,7 @@ impl Everywhere {
 /// on words of the first, the last and no CPU, on the first and the last class of a region, from stacks of any fill.
 ///
 /// Copies of a section that differ only in registers and addresses run from fewer stacks, but are interrupted at each
-/// instruction. `USLAB_STRESS=full` also runs such copies from all stacks.
+/// instruction. `USLAB_STRESS=full` also runs copies of a section from all stacks.
 #[test]
 fn interrupted_operation_takes_effect_after_the_interrupting_one() {
     alone(module_path!(), "interrupted_operation_takes_effect_after_the_interrupting_one", || {

@@ -525,7 +525,7 @@ fn thread_without_registration_bypasses_the_stacks() {
             unsafe { registration::leave(here.cast()) };
             assert_eq!(cpu_id(), REFUSED);
             goes_round(&layer, &supplier);
-            // Simulates a libc that registers no threads. This module then registers no threads either.
+            // Simulates a libc that registers no threads. `registration` registers no threads either.
             if libc_area().is_some() {
                 // SAFETY: the thread is not registered, so the kernel does not write to the area.
                 unsafe { here.add(CPU_ID).cast::<u32>().write_volatile(UNREGISTERED) };
@@ -608,7 +608,7 @@ fn claimed_slot_is_used_if_another_library_registered_first() {
 }
 
 /// The environment and the libc determine the mechanism. A layer of simulated CPUs never uses sections. The pointers of
-/// such a layer lead to the empty region, in which all sections miss.
+/// a layer of simulated CPUs lead to the empty region, in which all sections miss.
 #[test]
 fn environment_selects_the_mechanism() {
     let off = std::env::var_os("USLAB_RSEQ").is_some_and(|v| v == "off");

@@ -4,10 +4,10 @@
 //! never overlap, and a context switch orders them. The rseq membarrier takes and drops the token, so each section of
 //! the CPU has committed or will restart.
 //!
-//! Pre-emption, a signal and a migration inside a section have one visible effect. Everything before the commit may
-//! have happened, the commit has not, and the section restarts, perhaps on another CPU. The thread's
-//! [`Script`](super::Script) chooses the place of a migration. If the script sets `aborted`, the section first runs up
-//! to its commit on the old CPU.
+//! Pre-emption, a signal and a migration inside a section have one visible effect: the section is aborted. Everything
+//! before the commit may have happened, the commit has not, and the section restarts, perhaps on another CPU. The
+//! thread's [`Script`](super::Script) chooses the place of a migration. If the script sets `aborted`, the section first
+//! runs up to its commit on the old CPU.
 //!
 //! Tests cover what the token model leaves out: the assembly, the registration and the kernel.
 

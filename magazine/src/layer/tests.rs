@@ -165,7 +165,7 @@ fn fork_during_the_flush_of_a_drain_loses_no_round() {
     }
 }
 
-/// Regression: freeing such a round panicked.
+/// Regression: freeing a round of a node without CPUs panicked.
 #[test]
 fn round_of_a_node_without_cpus_goes_to_the_supplier() {
     let (table, supplier) = (table(Cpus::simulated(2, 2).unwrap()), TestSupplier::new(0, 3));

@@ -72,7 +72,7 @@ pub(super) struct Case {
 }
 
 /// Scripts of the first thread. The first thread stays on CPU 0, or migrates before one of its first `reads` reads of
-/// the CPU number. Restartable sequences are also aborted at that read.
+/// the CPU number. A restartable sequence can also be aborted at such a read of the CPU number.
 #[derive(Clone, Copy)]
 pub(super) struct Scripts {
     pub(super) reads: u32,
@@ -90,7 +90,7 @@ pub(super) struct Both {
     claimed: Models<Case>,
     rseq: Models<Case>,
 }
-/// Creates a model for each mechanism. `floors` has the floors of claimed and rseq.
+/// Creates a model for each mechanism. `floors` has the minimum numbers of executions with claims and with rseq.
 pub(super) fn both(bound: Bound, floors: [u64; 2], Scripts { reads, cpus }: Scripts) -> Both {
     let [claimed, rseq] = floors.map(|floor| Model::new(bound, floor));
     Both {
@@ -201,7 +201,7 @@ pub(super) fn same_cpu(Case { by, script }: Case) {
     run(w, (script, keep_one), &[on(0, frees)]);
 }
 
-/// M4: two CPUs take from a depot that runs empty. The supplier is the fallback.
+/// M4: two CPUs take from a depot that runs empty. If the depot is empty, the supplier supplies rounds.
 pub(super) fn depot_runs_dry(Case { by, script }: Case) {
     let w = World::new(by, 2, 1, 0, true, 4);
     w.in_depot(0, &[1]);
@@ -445,7 +445,7 @@ pub(super) fn closed_beside_a_shrink(Case { by, script }: Case) {
     assert!(world.are_with_supplier(&[1, 2]), "a layer that is closed keeps nothing");
     world.census(&[]);
 }
-/// H5: a layer is closed and flushed while a CPU frees for the first time. No drain has visited that CPU.
+/// H5: a layer is closed and flushed while a CPU frees for the first time. No drain has visited the CPU before.
 pub(super) fn closed_beside_a_first_free(Case { by, script }: Case) {
     let w = World::new(by, 2, 2, 0, false, 4);
     w.stack(0, 0, 2, &[1, 2]);
@@ -599,8 +599,8 @@ pub(super) fn counts_beside_pages(Case { by, script }: Case) {
     run(w, (script, looks), &[on(0, release)]);
 }
 
-/// T2: the last user of a layer returns the class number while the stacks hold rounds. The next layer may get the
-/// returned class number.
+/// T2: the last user of a layer returns the class number while the stacks hold rounds. The next created layer may get
+/// the returned class number.
 pub(super) fn number_is_reused(Case { by, script }: Case) {
     let table = table(Cpus::simulated(2, 1).unwrap().by(by), 2);
     let config = Config::new(1, 0, 4);

@@ -77,8 +77,8 @@ impl<M: Memory> Table<M> {
             self.done.add(any.into());
             return true;
         }
-        // The set of CPUs must not change during the pass. `own_regions` therefore calls `wanted` once per CPU, and the
-        // words record its answer.
+        // The set of CPUs must not change during the pass. `own_regions` calls `wanted` once per CPU, and the words
+        // record its answer.
         let (mut any, since) = (false, Clock::start());
         for cpu in cpus.clone().filter(wanted) {
             self.take_away(cpu);
@@ -137,7 +137,7 @@ impl<M: Memory> Table<M> {
             (0..self.cpus.count()).for_each(|cpu| lead(self, words, cpu));
         }
     }
-    /// Records how long a region was away.
+    /// Records how long a CPU was without its region.
     fn was_away(&self, since: &Clock) {
         self.longest_away.set(self.longest_away.get().max(since.nanoseconds()));
     }
@@ -153,7 +153,7 @@ impl<M: Memory> Table<M> {
     }
     /// Closes the stacks of `classes` on `cpus` that `which` selects. Passes each closed stack to `give`, which takes
     /// the rounds with [`Taken::pop`]. One fence serves all stacks. Fast paths continue concurrently, and miss on
-    /// closed stacks. `drain` also gives away rounds of these classes that a sweep took.
+    /// closed stacks. `drain` also gives away rounds that a sweep took from the drained classes.
     ///
     /// If `give` panics, the remaining rounds of its stack are lost. The first panic is resumed after all other stacks
     /// have been given away and the classes are open again.

@@ -12,8 +12,8 @@ impl<M: Memory> Table<M> {
     /// of returned class numbers.
     ///
     /// Cost: the lock of drains and a visit to every class on every used CPU. For idle pages, one fence, and a system
-    /// call for each run of pages. The pages are decommitted while their stacks are closed. No region is away during
-    /// the system calls.
+    /// call for each run of pages. The pages are decommitted while their stacks are closed. Every CPU keeps its region
+    /// during the system calls.
     #[doc(hidden)]
     pub fn decommit_idle(&self) -> usize {
         let _one_at_a_time = self.lock_drains();

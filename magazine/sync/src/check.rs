@@ -81,14 +81,14 @@ pub fn models<S: Clone + Send + Sync + fmt::Debug + 'static>(
     explore(name, bound, floor, scripts, f, None)
 }
 
-/// Minimum number of executions in one part of a split model. The model's floor divided by this minimum limits the
-/// number of parts.
+/// Minimum number of executions in one part of a split model. A model's minimum number of executions divided by this
+/// number limits its parts.
 const LEAST_OF_PART: u64 = 50;
 /// Number of parts for each shard. Several small parts balance the running times of the shards.
 const PARTS: u64 = 8;
 
-/// Runs all of [`models`], or one `shard` of the executions. The floor does not apply to a shard. Returns the number of
-/// executions that ran.
+/// Runs all of [`models`], or one `shard` of the executions. The minimum number of executions does not apply to a
+/// shard. Returns the number of executions that ran.
 fn explore<S: Clone + Send + Sync + fmt::Debug + 'static>(
     name: &str,
     bound: Bound,
@@ -289,8 +289,8 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static> Models<S> {
 
 #[cfg(test)]
 mod canary {
-    //! The outcomes that loom must find for two threads on one atomic. Stock loom 0.7.2 misses some of these outcomes.
-    //! The tests in this file fail if the facade's second atomic, the twin, is lost.
+    //! The outcomes that loom must find for two threads on one atomic. Stock loom 0.7.2 misses some outcomes. The tests
+    //! in this file fail if the facade's second atomic, the twin, is lost.
     use crate::{Arc, AtomicUsize, Ordering::*, thread};
     use std::collections::BTreeSet;
     use std::sync::Mutex;

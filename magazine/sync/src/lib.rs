@@ -63,11 +63,11 @@ pub use shard::unset;
 /// only when `caught` plants the bug of that name.
 ///
 /// * `wrong` is an expression or a block of any type. A `return`, `continue` or `break` in `wrong` acts on the
-///   enclosing function or loop. A planted bug can therefore skip the code that follows.
+///   enclosing function or loop. A planted bug can skip the code that follows.
 /// * `planted!("..." => let length = 0)` shadows an existing variable with another value of the same type.
 ///
-/// In builds without a checker, `planted!` compiles to nothing. Code in `wrong` may therefore use items that exist only
-/// in checker builds. The compiler warns about variables and imports that only `wrong` uses.
+/// In builds without a checker, `planted!` compiles to nothing. Code in `wrong` may use items that exist only in
+/// checker builds. The compiler warns about variables and imports that only `wrong` uses.
 /// ```
 /// use uslab_sync::planted;
 ///
@@ -206,8 +206,8 @@ impl<T> Drop for Contained<T> {
     }
 }
 
-/// A slot that one call fills and another call empties. Such a slot holds guards of locks that are held across a
-/// `fork`. A value that is left in the slot is never dropped.
+/// A slot that one call fills and another call empties. For example, a slot holds guards of locks across a `fork`. A
+/// value that is left in the slot is never dropped.
 pub struct Kept<T>(core::cell::UnsafeCell<Option<core::mem::ManuallyDrop<T>>>);
 
 // SAFETY: callers of `put` and `take` guarantee exclusive access. Callers of `take` run on the thread that called

@@ -53,7 +53,7 @@ pub mod thread {
     }
 }
 
-/// loom's cell. The model fails if an exclusive access races with another access.
+/// A cell whose accesses loom checks. The model fails if an exclusive access races with another access.
 #[derive(Debug)]
 pub struct UnsafeCell<T>(loom::cell::UnsafeCell<T>);
 
@@ -81,7 +81,7 @@ impl<T: Default> Default for UnsafeCell<T> {
     }
 }
 
-/// loom's mutex. The checker reports deadlocks.
+/// loom's mutex with a lock rank. The checker reports deadlocks.
 #[derive(Debug)]
 pub struct Mutex<T>(loom::sync::Mutex<T>, LockRank);
 

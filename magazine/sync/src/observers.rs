@@ -196,7 +196,7 @@ impl<F: ?Sized> Slot<F> {
 
     /// Calls the slot's function, if the slot is open. Returns `true` if the function panicked.
     fn call(&self, show: &impl Fn(&F)) -> bool {
-        // Relaxed: this early test is a hint. The test after the counted access decides.
+        // Relaxed: this early test is a hint. The state is tested again after the call is counted.
         if self.state.load(Relaxed) & OPEN == 0 {
             return false;
         }

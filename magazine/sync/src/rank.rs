@@ -60,7 +60,7 @@ macro_rules! ranks {
                 /// All ranks, outermost first.
                 $visibility const ALL: &[Self] = &[$(Self::$rank),+];
 
-                /// Asserts that the calling thread holds no lock of these ranks, in debug and checker builds. Locks
+                /// Asserts that the calling thread holds no lock of the given ranks, in debug and checker builds. Locks
                 /// without a rank, and locks of other lists, are ignored.
                 ///
                 /// # Panics
@@ -413,7 +413,8 @@ mod tests {
         assert!(lock.try_lock().is_some());
     }
 
-    /// Regression: two allocators held locks for one `fork`, the check compared these locks, and the program aborted.
+    /// Regression: two allocators held locks for one `fork`, the rank check compared locks of both, and the program
+    /// aborted.
     #[test]
     fn locks_taken_before_and_after_a_fork_are_not_ordered() {
         let zone = ForkMutex::new(Rank::Zone, ());

@@ -187,7 +187,7 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'st
     /// Runs up to the failed execution, keeps the execution's path and prints its trace. Returns `true` if the
     /// execution failed again.
     pub(crate) fn story(&self, failure: &Failure) -> bool {
-        // Another process may print a trace of the same model.
+        // Another process may print a trace of the same model concurrently.
         let own = self.own_file();
         // loom would begin with a path that an existing file contains.
         _ = match &failure.from {

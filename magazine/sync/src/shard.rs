@@ -254,8 +254,8 @@ impl Share {
 /// Joins the rows of all shards of models and schedules into the rows of a single run. Executions of a model, and
 /// schedules of a scenario, are added up.
 ///
-/// If a caller needs all executions, its row appears in every shard. The joined output has such a row only once. A row
-/// may have a prefix with the name of its crate, as in `uslab-buddy | MODEL B1: ...`.
+/// If a caller needs all executions, its row appears in every shard. The joined output has a repeated row only once. A
+/// row may have a prefix with the name of its crate, as in `uslab-buddy | MODEL B1: ...`.
 ///
 /// # Errors
 /// Returns an error if no shard ran a part, if parts of one name differ, or if a model is below its floor.

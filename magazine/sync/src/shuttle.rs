@@ -28,7 +28,7 @@ pub fn relax() {
     shuttle::thread::yield_now();
 }
 
-/// shuttle's mutex. A panic of the mutex's holder ends the schedule.
+/// shuttle's mutex with a lock rank. A panic of the mutex's holder ends the schedule.
 #[derive(Debug)]
 pub struct Mutex<T>(shuttle::sync::Mutex<T>, LockRank);
 

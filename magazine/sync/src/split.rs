@@ -3,7 +3,7 @@
 //!
 //! loom explores a tree of executions. An execution is a *path* of choices: which thread runs next, and which value a
 //! load reads. loom's search (DPOR) is depth-first. An execution may show that another choice at an earlier place
-//! matters. The execution *requests* that choice. The tree of executions is therefore not known before the search. The
+//! matters. The execution *requests* the alternative choice. The tree of executions is not known before the search. The
 //! subtree below a place in the tree depends only on the choices above that place.
 //!
 //! **The parts.** A part is the subtree below a sequence of first choices. Initially the whole tree is the only part.

@@ -69,7 +69,7 @@ impl<T> Mutex<T> {
         self.wait(Nesting::None)
     }
     /// Waits for the lock, like [`lock`](Self::lock). The thread may hold other locks of the same rank. A comment at
-    /// the call must explain why no two threads take such locks in different orders.
+    /// the call must explain why no two threads take locks of one rank in different orders.
     ///
     /// # Panics
     /// Panics like [`lock`](Self::lock).

@@ -66,7 +66,7 @@ pub(crate) fn execute<M: Memory>(
             }
             Ok(())
         }
-        // Keys are set one by one. If memory runs out, the keys before stay set.
+        // Keys are set one by one. If memory runs out, keys that are already set stay set.
         (b"MSET", 3..) if !request.len().is_multiple_of(2) => {
             let mut pairs = (1..request.len()).step_by(2);
             done(pairs.try_for_each(|at| store.set(&request[at], &request[at + 1])), replies)

@@ -90,7 +90,8 @@ impl<A: Allocator> Parser<A> {
     }
 
     /// Parses the request at the start of `bytes`. Returns `None` until the request is complete. Call
-    /// [`reset`](Self::reset) after the request was answered. Until `reset`, `bytes` must begin with the same request.
+    /// [`reset`](Self::reset) after the request was answered. Until `reset`, later calls must get the bytes of the
+    /// earlier calls again.
     ///
     /// # Errors
     /// Returns an error if the bytes are not a request, or if memory is short.

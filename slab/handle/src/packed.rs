@@ -1,7 +1,7 @@
 //! The packed array: values without gaps, at 0 to `len`, for iterating over all of them.
 //!
-//! A free moves the last value into the gap (swap and pop). An index therefore names a value only until the next free,
-//! and a free costs a copy of a value:
+//! A free moves the last value into the gap (swap and pop). An index names a value only until the next free, and a free
+//! costs a copy of a value:
 //!
 //! ```text
 //!   free(1):   [ A ][ B ][ C ][ D ]   ->   [ A ][ D ][ C ]
@@ -50,8 +50,8 @@ impl<T> PackedArray<T> {
     pub(super) fn reserve(&mut self) -> Result<(), HandleError> {
         self.0.try_reserve(1).map_err(|_| HandleError::Memory)
     }
-    /// Removes and returns the value at `index`, and moves the last value to `index`. Returns `None` if there is no
-    /// such value. Cost: a copy of a value.
+    /// Removes and returns the value at `index`, and moves the last value to `index`. Returns `None` if `index` has no
+    /// value. Cost: a copy of a value.
     #[doc(alias("swap_remove", "remove", "erase"))]
     pub fn free(&mut self, index: usize) -> Option<T> {
         (index < self.0.len()).then(|| self.0.swap_remove(index))

@@ -56,7 +56,7 @@ impl<T, W: Word, const GENERATION_BITS: u32> SlotMap<T, W, GENERATION_BITS> {
     pub fn new() -> Self {
         Self::with(Generations::default())
     }
-    /// Makes an empty map with these generations, or with a [`WrapPolicy`](super::WrapPolicy).
+    /// Makes an empty map with the given generations, or with a [`WrapPolicy`](super::WrapPolicy).
     pub fn with(generations: impl Into<Generations>) -> Self {
         Self {
             slots: Slots::new(generations.into()),

@@ -192,7 +192,7 @@ impl<W: Word, const G: u32> Slots<W, G> {
         (handle.index() as usize == index).then_some(handle)
     }
     /// Returns a generation above all handles so far, also of earlier tables, and above the next generations of free
-    /// slots. Returns `None` if that would exceed the last generation.
+    /// slots. Returns `None` if the result would exceed the last generation.
     pub(super) fn fresh_generation(&self) -> Option<u32> {
         let used = self.words.iter().map(|word| generation_of::<W, G>(*word));
         self.generations.fresh(used, Handle::<W, G>::LAST_GENERATION)

@@ -44,7 +44,7 @@ impl<T, W: Word, const GENERATION_BITS: u32> HandleTable<T, W, GENERATION_BITS> 
     pub fn new() -> Self {
         Self::with(Generations::default())
     }
-    /// Makes an empty table with these generations, or with a [`WrapPolicy`](super::WrapPolicy).
+    /// Makes an empty table with the given generations, or with a [`WrapPolicy`](super::WrapPolicy).
     pub fn with(generations: impl Into<Generations>) -> Self {
         Self { slots: Slots::new(generations.into()), values: Vec::new() }
     }
@@ -152,8 +152,8 @@ impl<T, W: Word, const GENERATION_BITS: u32> HandleTable<T, W, GENERATION_BITS> 
         self.slots.retired()
     }
     /// Returns a generation for the table that [succeeds this table](super::remap). The returned generation is above
-    /// all handles so far and above the next generations of free slots. Returns `None` if that would exceed the last
-    /// generation. After slots have wrapped, the returned generation is meaningless. Cost: reads every slot.
+    /// all handles so far and above the next generations of free slots. Returns `None` if the result would exceed the
+    /// last generation. After slots have wrapped, the returned generation is meaningless. Cost: reads every slot.
     pub fn fresh_generation(&self) -> Option<u32> {
         self.slots.fresh_generation()
     }

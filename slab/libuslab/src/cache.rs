@@ -100,7 +100,7 @@ pub struct UslabCacheOptions {
 }
 
 impl UslabCacheOptions {
-    /// Reads the options of a program that was compiled for this version of the header, an older or a newer one.
+    /// Reads the options of a program that was compiled for any version of the header.
     ///
     /// # Safety
     /// `options` must have as many bytes as its first word says.
@@ -266,7 +266,7 @@ unsafe fn allocate(cache: *const UslabCache, gfp: Gfp, error: *mut c_int) -> *mu
     }
 }
 /// A tail call of this function, so that the caller keeps nothing across the call. The function is `extern "C"`,
-/// because such a function does not unwind.
+/// because an `extern "C"` function does not unwind.
 ///
 /// # Safety
 /// The contract of [`allocate`] applies.

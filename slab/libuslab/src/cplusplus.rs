@@ -2,8 +2,8 @@
 //! call.
 //!
 //! A program may replace some forms of `new` and `delete`. If a form is replaced, C++ requires that other forms call
-//! it. `delete` with a size calls `delete` without a size, and array forms call object forms. Each form therefore first
-//! checks whether the form that it should call belongs to this library.
+//! it. `delete` with a size calls `delete` without a size, and array forms call object forms. Each form first checks
+//! whether the next form in the chain belongs to this library.
 //!
 //! The forms with `std::nothrow` stay in C++'s library, and call the forms of this library. After a failure, the
 //! `operator new` of C++'s library tries again, calls the handler, and throws.
@@ -49,7 +49,7 @@ impl Form {
         self.ours.load(Relaxed)
     }
     fn found(&self) -> NonNull<c_void> {
-        // Relaxed: every thread finds the same function, which existed before.
+        // Relaxed: every thread finds the same function, which exists from the start.
         if let Some(found) = NonNull::new(self.found.load(Relaxed)) {
             return found;
         }

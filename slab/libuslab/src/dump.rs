@@ -10,8 +10,8 @@
 //!
 //! * Without the option `dump`, there is no thread and no handler.
 //! * The signal stays the program's: a handler that the program installs replaces this handler. A handler that exists
-//!   at the start stays installed, and an ignored signal stays ignored. The library therefore installs its handler
-//!   before `main`, and never again.
+//!   at the start stays installed, and an ignored signal stays ignored. The library installs its handler before `main`,
+//!   and never again.
 //! * The thread takes no signals, so no handler of the program runs on it.
 //! * A file is replaced atomically, so a reader finds a whole dump. A link, a pipe or a device is written directly.
 //! * A heap profile has addresses and no symbols, and is written as it is made. A dump of 500 stacks takes 1 MiB.

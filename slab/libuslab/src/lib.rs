@@ -6,10 +6,10 @@
 //! ```
 //!
 //! The library has all functions of the C library that allocate, free, measure or describe memory. No pointer of the C
-//! library's own malloc is therefore ever passed to this library. The functions behave as in glibc's manual. If glibc's
-//! versions differ, the functions behave as most programs need. `aligned_alloc` accepts any alignment, as up to 2.37,
-//! and `realloc` to size 0 frees and returns null. Memory is aligned to 16 bytes, and `malloc(0)` returns a unique
-//! pointer. The library replaces `dlopen` because of `RTLD_DEEPBIND`: see [`loader`].
+//! library's own malloc is ever passed to this library. The functions behave as in glibc's manual. If glibc's versions
+//! differ, the functions behave as most programs need. `aligned_alloc` accepts any alignment, as up to 2.37, and
+//! `realloc` to size 0 frees and returns null. Memory is aligned to 16 bytes, and `malloc(0)` returns a unique pointer.
+//! The library replaces `dlopen` because of `RTLD_DEEPBIND`: see [`loader`].
 //!
 //! # What ends the program
 //!
@@ -99,8 +99,9 @@ unsafe impl GlobalAlloc for OutOfLine {
 const PAGE: usize = 4096;
 
 /// Aligns the calling function to a cache line, so that its conditional jumps neither cross nor end a block of 32
-/// bytes. Intel's processors from Skylake to Cascade Lake do not cache the decoded form of jumps that cross or end such
-/// a block ("Mitigations for Jump Conditional Code Erratum", 2019). Jumps that are not cached cost batches 5 %.
+/// bytes. Intel's processors from Skylake to Cascade Lake do not cache the decoded form of jumps that cross or end a
+/// block of 32 bytes ("Mitigations for Jump Conditional Code Erratum", 2019). Jumps that are not cached cost batches 5
+/// %.
 #[inline(always)]
 pub(crate) fn at_a_line() {
     // SAFETY: the directive adds no instruction, or `nop`s if the compiler has put instructions before it.
@@ -207,8 +208,8 @@ pub unsafe extern "C" fn free_sized(memory: *mut c_void, size: usize) {
     // SAFETY: the memory is null or belongs to this library and is no longer used, by this function's contract.
     unsafe { free_aligned_sized(memory, MAX_ALIGN, size) };
 }
-/// Returns `true` if memory was allocated with this size, as far as that is known. If the size differs, `has_size` ends
-/// the program, unless the memory is null.
+/// Returns `false` if the memory is known to have another size than `size`. If the size differs, `has_size` ends the
+/// program, unless the memory is null.
 #[cold]
 #[inline(never)]
 fn has_size(memory: *mut c_void, size: usize, align: usize) -> bool {
@@ -325,7 +326,7 @@ pub unsafe extern "C" fn malloc_usable_size(memory: *mut c_void) -> usize {
 const FEW: usize = 1 << 20;
 
 /// `malloc_trim(3)`, which decommits all unused memory. Returns 1 if more than [`FEW`] bytes were decommitted. The
-/// second of two consecutive calls of `malloc_trim` therefore returns 0.
+/// second of two consecutive calls of `malloc_trim` returns 0.
 #[unsafe(no_mangle)]
 pub extern "C" fn malloc_trim(_keep: usize) -> c_int {
     c_int::from(Uslab.release() > FEW)

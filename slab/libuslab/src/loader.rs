@@ -2,13 +2,12 @@
 //!
 //! A library that is opened with `RTLD_DEEPBIND` searches its own dependencies first, and finds the C library's
 //! `malloc` and `free` instead of this library's. Memory allocated by one allocator is then freed by another, which
-//! ends the program. PHP opens its extensions this way. The `dlopen` of this library therefore clears the flag, so that
-//! the opened library finds the allocator that all others find. Sanitizers refuse libraries opened with `RTLD_DEEPBIND`
-//! for the same reason.
+//! ends the program. PHP opens its extensions with `RTLD_DEEPBIND`. The `dlopen` of this library clears the flag, so
+//! that the opened library finds the allocator that all others find. Sanitizers also refuse libraries opened with
+//! `RTLD_DEEPBIND`.
 //!
 //! The dynamic loader uses the caller's address for the search: its `RUNPATH`, and its namespace. The `dlopen` of this
-//! library therefore jumps to the C library's function instead of calling it, with the caller's return address in
-//! place.
+//! library jumps to the C library's function instead of calling it, with the caller's return address in place.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 use nix::libc;
@@ -26,7 +25,7 @@ extern "C" fn find() -> *mut c_void {
     if real.is_null() {
         std::process::abort();
     }
-    // Relaxed: every thread finds the same address, which existed before.
+    // Relaxed: every thread finds the same address, which is valid from the start.
     REAL.store(real, Relaxed);
     real
 }

@@ -44,12 +44,13 @@ use uslab::{AllocError, Uslab};
 use uslab_magazine::sync::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use uslab_magazine::sync::{AtomicPtr, AtomicU32, AtomicU64, Kept};
 
-/// Minimum and maximum number of records by which the file grows. Between these limits, the file doubles in size.
+/// Minimum and maximum number of records by which the file grows. The file doubles in size, between a minimum and a
+/// maximum growth.
 const LEAST: u64 = (64 << 10) / (RECORD * WORD) as u64;
 const MOST: u64 = (1 << 20) / (RECORD * WORD) as u64;
 
-/// The recorder is in a page that the system clears in the child of a fork. A child of a fork therefore starts a new
-/// recording, however it was made.
+/// The recorder is in a page that the system clears in the child of a fork. A child of any kind of fork starts a new
+/// recording.
 struct Recorder {
     /// The words of the file. The pointer to the words is null before there is a file. The pointer is [`NONE`] while
     /// the file is being made, and if making it fails.

@@ -6,13 +6,13 @@
 //! ```
 //!
 //! A pool must know the largest object when it is made. Guards make objects larger, but the arena that adds guards is
-//! made after the pool. The source has two solutions:
+//! made after the pool. There are two ways to make the pool first:
 //!
 //! * [`memory_requirement`](MemoryArena::memory_requirement),
 //!   [`alignment_requirement`](MemoryArena::alignment_requirement) and
 //!   [`offset_requirement`](MemoryArena::offset_requirement) need no arena, because the policy is part of the type. The
 //!   caller makes the pool with the three requirements.
-//! * [`MemoryArena::of_pool`] makes a pool with these values. `of_pool` only accepts pools.
+//! * [`MemoryArena::of_pool`] makes a pool with the arena's requirements. `of_pool` only accepts pools.
 //!
 //! [`FixedSizeHeap`](super::FixedSizeHeap) combines area, pool and arena.
 //!
@@ -197,7 +197,7 @@ impl<A: Allocator, B: Bounds> MemoryArena<A, B> {
     /// errors of the allocator.
     ///
     /// # Safety
-    /// This arena must have allocated the object with that layout. The object must not have been freed since, and is no
+    /// This arena must have allocated the object with `layout`. The object must not have been freed since, and is no
     /// longer used.
     pub unsafe fn free(&mut self, object: NonNull<u8>, layout: Layout) -> Result<(), BadFree> {
         // SAFETY: this arena allocated the object, by this function's contract.

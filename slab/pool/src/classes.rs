@@ -2,9 +2,9 @@
 //!
 //! One pool for several sizes wastes the difference to the largest size in each slot. A pool per size class wastes at
 //! most the step between two classes. The sizes of the classes are in [`SizeClasses`]. Each size class has a
-//! [`ReservedPool`]. An address therefore shows whether it belongs to a class, and each pool grows as needed. Reinalter
-//! announces such pools as a micro allocator, and Kenwright proposes them for varying sizes. `uslab::Malloc` applies
-//! the idea to all threads and sizes.
+//! [`ReservedPool`]. An address shows whether it belongs to a class, and each pool grows as needed. Reinalter announces
+//! such pools as a micro allocator, and Kenwright proposes them for varying sizes. `uslab::Malloc` applies the idea to
+//! all threads and sizes.
 //!
 //! Sources: Reinalter, "Memory allocation strategies: a pool allocator" (2012) and its comments; Kenwright, "Fast Efficient
 //! Fixed-Size Memory Pool" (2012).
@@ -148,7 +148,7 @@ impl ClassPools {
     /// Returns an error if the address is not a slot of the layout's class.
     ///
     /// # Safety
-    /// If the address is a slot, it must have been allocated from these pools with that layout. The slot must not have
+    /// If the address is a slot, it must have been allocated from these pools with `layout`. The slot must not have
     /// been freed since, and is no longer used.
     pub unsafe fn free(&mut self, memory: NonNull<u8>, layout: Layout) -> Result<(), BadFree> {
         let class = self.class(layout).map_err(|_| BadFree::Foreign { address: memory.addr().get() })?;

@@ -46,8 +46,8 @@ use core::ptr::NonNull;
 /// ```
 ///
 /// # Invariants
-/// `count` slots from `first` on are in the area. Each of these slots is in the free list or in use. In a checked pool,
-/// the area's last bytes are a bitmap whose set bits mark the slots in use.
+/// `count` slots from `first` on are in the area. Each slot is in the free list or in use. In a checked pool, the
+/// area's last bytes are a bitmap whose set bits mark the slots in use.
 #[derive(Debug)]
 pub struct FixedPool<A> {
     free: FreeList,

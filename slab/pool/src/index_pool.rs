@@ -1,8 +1,8 @@
 //! A pool that is made in constant time: free blocks are linked by number, and unused blocks are not touched.
 //!
 //! The chain of free blocks ends at the first block that was never used. The block's number is `initialised`, and all
-//! later blocks are free. Creating the pool therefore writes no block, whatever its size. Each allocation and free
-//! takes a few instructions without a loop.
+//! later blocks are free. Creating the pool writes no block, whatever its size. Each allocation and free takes a few
+//! instructions without a loop.
 //!
 //! ```text
 //!  next              initialised = 4       blocks = 8
@@ -13,7 +13,7 @@
 //! ```
 //!
 //! The chain ends with a *number* and not a null, so a full pool is no special case: its chain starts at the block
-//! behind the last block. A free therefore does not test whether the pool was full. A full pool may be
+//! behind the last block. A free does not test whether the pool was full. A full pool may be
 //! [extended](IndexPool::extend), because its chain already leads to the first new block.
 //!
 //! # Differences from the paper's listing
@@ -46,8 +46,8 @@ pub enum Initialise {
     /// the chain is empty needs one more branch.
     #[default]
     WhenEmpty,
-    /// One block joins at each allocation, as in the paper. With this policy, unused memory is touched although used
-    /// blocks are free.
+    /// One block joins at each allocation, as in the paper. With one new block per allocation, unused memory is touched
+    /// although used blocks are free.
     EachAllocation,
 }
 

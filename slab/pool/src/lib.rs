@@ -22,7 +22,8 @@
 //! Pools store their free lists *in* the free objects, so the lists cost no further memory. The caches of `uslab` store
 //! their free lists elsewhere. The guarantees of `uslab` for free memory do not hold here. A free object begins with a
 //! link, a constructed object does not stay constructed, and a write to a free object may break the pool.
-//! [`GuardedPool`] detects such writes. [`IndexPool`]s store numbers in free memory, and thus reveal no address.
+//! [`GuardedPool`] detects writes to free objects. [`IndexPool`]s store numbers in free memory, and thus reveal no
+//! address.
 //!
 //! # Pool or cache
 //!
@@ -35,7 +36,8 @@
 //! references that detect that their object was freed, which Reinalter's post mentions.
 //!
 //! The saving for a whole program is unknown. The paper cites studies in which programs spend 30 %, and up to 43 %, of
-//! their time on memory, and 38 % on C++'s allocations. The numbers are claims of these studies about their programs.
+//! their time on memory, and 38 % on C++'s allocations. The percentages are claims of the cited studies about their
+//! programs.
 //!
 //! # Common properties
 //!

@@ -321,7 +321,7 @@ impl<A: Area, G: FnMut(usize) -> Result<A, PoolError>> Arena<A, G> {
     /// Frees memory if it is the last allocation. Memory below the last allocation stays until the end of the scope.
     ///
     /// # Safety
-    /// This arena must have allocated the memory in the open scope, with that layout. The memory is no longer used.
+    /// This arena must have allocated the memory in the open scope, with `layout`. The memory is no longer used.
     pub(crate) unsafe fn give(&self, memory: NonNull<u8>, layout: Layout) {
         let chain = &mut self.0.borrow_mut().chain;
         if let Some(at) = chain.top(memory.addr().get(), layout.size()) {

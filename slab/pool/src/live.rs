@@ -103,7 +103,8 @@ impl<T, A: Area> LivePool<T, A> {
     }
     /// Iterates over objects with their indexes, the objects mutably.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (usize, &mut T)> {
-        // SAFETY: the objects belong to the pool, and are borrowed exclusively with it. Each object comes once.
+        // SAFETY: the objects belong to the pool, and are borrowed exclusively with it. The iteration visits each
+        // object once.
         self.objects().map(|(index, mut object)| (index, unsafe { object.as_mut() }))
     }
     fn objects(&self) -> impl Iterator<Item = (usize, NonNull<T>)> {

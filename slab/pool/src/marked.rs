@@ -1,4 +1,4 @@
-//! A pool that marks slots as used or free by a word behind each object. Such marks are the alternative to a bitmap.
+//! A pool that marks slots as used or free by a word behind each object. Marks are the alternative to a bitmap.
 //!
 //! ```text
 //! [ object 32 bytes | mark ][ object 32 bytes | mark ] ...        36 bytes per slot
@@ -143,7 +143,7 @@ mod tests {
         }
         let index =
             |base: NonNull<u8>, slot: NonNull<u8>, stride| (slot.addr().get() - base.addr().get()) / stride;
-        // Each slot has a mark in a separate cache line. The bitmap of these slots is four words.
+        // Each slot has a mark in a separate cache line. A bitmap of the slots has only four words.
         let lines: BTreeSet<_> = by_marks.iter().map(|slot| (slot.addr().get() + 64) / 64).collect();
         assert_eq!((lines.len(), by_bits.len().div_ceil(64)), (256, 4));
         let found: Vec<_> = marks.live().map(|slot| index(by_marks[0], slot, 68)).collect();

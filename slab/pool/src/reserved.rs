@@ -40,8 +40,8 @@ pub const STEP: usize = 32 << 10;
 /// ```
 ///
 /// # Invariants
-/// `threaded` slots from the region's start on are in its first `committed` bytes. Each of these slots is in the free
-/// list or in use.
+/// `threaded` slots from the region's start on are in its first `committed` bytes. Each slot is in the free list or in
+/// use.
 #[derive(Debug)]
 pub struct ReservedPool {
     free: FreeList,

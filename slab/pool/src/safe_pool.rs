@@ -1,9 +1,9 @@
 //! Blocks without `unsafe`: a guard frees its block once, when the guard is dropped.
 //!
 //! A raw block can be freed twice, to another pool, or after its pool. The block of a [`PoolGuard`] is safe: dropping
-//! the guard frees the block to the pool that the guard borrows. The underlying pool therefore need not check the
-//! address, if its type guarantees the address. [`PoolGuard::free`] checks the address anyway, to measure the cost of
-//! the check, or in a program with untrusted parts.
+//! the guard frees the block to the pool that the guard borrows. The underlying pool need not check the address, if its
+//! type guarantees the address. [`PoolGuard::free`] checks the address anyway, to measure the cost of the check, or in
+//! a program with untrusted parts.
 //!
 //! ```text
 //!   SafePool ──alloc──> PoolGuard<'p>     the borrow keeps the pool in place

@@ -8,7 +8,7 @@
 //!
 //! The *offset* is the byte of a slot that is aligned: 0, or the number of bytes that an arena puts in front of an
 //! object. Padding before the first slot aligns that slot. The stride is a multiple of the alignment, so all later
-//! slots are aligned, too. A pool can therefore have only one offset (Reinalter, "Memory allocation strategies: a pool
+//! slots are aligned, too. A pool can have only one offset (Reinalter, "Memory allocation strategies: a pool
 //! allocator", 2012).
 
 use super::error::{BadFree, PoolError, Refused};

@@ -9,8 +9,8 @@
 //! - Allocate: O(1), like an [arena](super::linear). A [marker](StackAlloc::mark) takes 20 bytes of the memory.
 //! - [`free_to`](StackAlloc::free_to): O(1), plus a load for each marker that is freed with the given marker.
 //! - [`free`](StackAlloc::free) of a single block: the topmost block is freed immediately, with its padding. Any block
-//!   below the topmost waits for a marker. Blocks that are freed in reverse order therefore leave nothing, except
-//!   blocks that were shrunk below others.
+//!   below the topmost waits for a marker. Blocks that are freed in reverse order leave nothing, except a shrunk block
+//!   below another block.
 //! - Waste: the padding for alignments. Padding in front of a block has at least 8 bytes, which store where the padding
 //!   begins. The blocks of a stack have no header.
 //!
@@ -166,8 +166,8 @@ impl<A: Area> StackAlloc<A> {
     /// the head. A second free below the head is not detected.
     ///
     /// # Safety
-    /// This stack must have allocated the block with that layout. The block must not have been freed since, alone or by
-    /// a marker, and is no longer used.
+    /// This stack must have allocated the block with `layout`. The block must not have been freed since, alone or by a
+    /// marker, and is no longer used.
     pub unsafe fn free(&mut self, memory: NonNull<u8>, layout: Layout) -> Result<(), BadFree> {
         let at = self.position(memory, layout)?;
         if at + bytes(layout) == self.head {
@@ -187,8 +187,8 @@ impl<A: Area> StackAlloc<A> {
     /// Returns the errors of [`free`](Self::free).
     ///
     /// # Safety
-    /// This stack must have allocated the block with that layout and not freed it since. After a success, the block has
-    /// `bytes` bytes.
+    /// This stack must have allocated the block with layout `old`, and not freed it since. After a success, the block
+    /// has `bytes` bytes.
     pub unsafe fn resize(&mut self, memory: NonNull<u8>, old: Layout, bytes: usize) -> Result<bool, BadFree> {
         let at = self.position(memory, old)?;
         if at + self::bytes(old) != self.head {

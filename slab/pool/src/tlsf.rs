@@ -119,7 +119,7 @@ pub struct Blocks<M> {
     end: usize,
     fl_bitmap: u32,
     sl_bitmaps: Vec<u32>,
-    /// The first free block of each class. All steps of a doubling are adjacent.
+    /// The first free block of each class. The classes of one power of two are adjacent.
     heads: Vec<u32>,
 }
 

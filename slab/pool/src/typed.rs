@@ -1,8 +1,8 @@
 //! A pool of one type, as large as its objects and one index: for a struct, a stack frame, or a `Box`.
 //!
-//! A slot is a union of an object and the number of the next free slot. `N` objects of 96 bytes therefore take `N * 96`
-//! bytes and the head of the list. A [`PoolBox`] owns its object, drops the object once, and frees the slot. The borrow
-//! of the pool keeps it in place while boxes point into it. For objects that the *pool* owns and iterates over, use
+//! A slot is a union of an object and the number of the next free slot. `N` objects of 96 bytes take `N * 96` bytes and
+//! the head of the list. A [`PoolBox`] owns its object, drops the object once, and frees the slot. The borrow of the
+//! pool keeps it in place while boxes point into it. For objects that the *pool* owns and iterates over, use
 //! [`LivePool`](super::LivePool).
 //!
 //! Sources: the `PoolAllocator<T, N>` of the tutorial "Memory Allocators from Scratch". The union is from act 2 of the

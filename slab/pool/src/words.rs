@@ -26,7 +26,7 @@ pub trait Words: Span {
     }
     /// Writes the word at `at`.
     fn store(&mut self, at: usize, word: u32);
-    /// Reports an event to a study.
+    /// Reports an event of the allocator to an experiment.
     #[inline]
     fn tell(&mut self, _: Event) {}
 }

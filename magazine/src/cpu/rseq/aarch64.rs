@@ -8,8 +8,8 @@
 //!
 //! * *The word*, Acquire in the portable body: pairs with the Release in `Table::put_back`. An operation that finds its
 //!   region again sees the drain's writes to the region. In a section, the addresses of all accesses to the region are
-//!   computed from the word. The address dependency orders these accesses after the load of the word. A plain load of
-//!   the word therefore suffices.
+//!   computed from the word. The address dependency orders all accesses to the region after the load of the word. A
+//!   plain load of the word suffices.
 //! * *The limit*, Acquire: pairs with the Release in `Region::open`. A drain gives rounds away in place while
 //!   operations of the CPU run, and then opens the stack. Pushes after the drain overwrite places that the drain has
 //!   read. The section loads the limit with `ldar`.
@@ -29,7 +29,7 @@
 //! # Registers
 //!
 //! In a program of more than 128 MiB, the linker may insert a veneer on the branch from the abort address to the
-//! section. A veneer writes `x16` and `x17`, so no restart reads these registers.
+//! section. A veneer writes `x16` and `x17`, so no restarted section reads `x16` or `x17`.
 
 use super::{ABORTS, COMMITTED, CPU_ID, PcpuPtr, RSEQ_CS, descriptor};
 use crate::region::{CAP, Class, LEN, LIMIT, NULL, OP, ROUND};

@@ -1,11 +1,11 @@
 //! Registration of threads for restartable sequences, if the C library does not register them.
 //!
 //! Since 2.35, glibc registers a `struct rseq` for every thread before the thread runs, and exports its location in two
-//! symbols. Distributions backported this registration to older versions of glibc. This module tests for the symbols,
-//! and never for a version of glibc. With musl, an older glibc, or `GLIBC_TUNABLES=glibc.pthread.rseq=0`, the libc
-//! registers no threads. In such a process, a thread's first miss registers an area of this module and retries once.
-//! This module's area is at the same offset from the thread pointer in all threads, like the libc's area. Sections
-//! therefore need not know whether the libc or this module registered the area.
+//! symbols. Distributions backported the registration of threads to older versions of glibc. This module tests for the
+//! symbols, and never for a version of glibc. With musl, an older glibc, or `GLIBC_TUNABLES=glibc.pthread.rseq=0`, the
+//! libc registers no threads. If the libc registers no threads, a thread's first miss registers an area of this module
+//! and retries once. This module's area is at the same offset from the thread pointer in all threads, like the libc's
+//! area. Sections need not know whether the libc or this module registered the area.
 //!
 //! * **A thread that ends** unregisters its area before the memory is unmapped. The kernel writes to a registered area
 //!   whenever it resumes the thread, and a detached musl thread unmaps its stack. A thread's later frees, in
@@ -65,7 +65,7 @@ pub(super) unsafe fn register(area: *mut c_void) -> bool {
     registered
 }
 
-/// Two threads with concurrent first calls create a key each. Both keys work, and one key stays unused.
+/// Two threads with concurrent first calls create a key each. One of two created keys stays unused.
 fn key() -> Option<libc::pthread_key_t> {
     if KEY.get() == 0 {
         let mut key = 0;

@@ -42,7 +42,8 @@ impl StaticWords {
         if slots > SLOTS || self.taken.swap(true, Acquire) {
             return false;
         }
-        // Relaxed: the table makes static paths later, and a thread that gets such a path synchronises with that.
+        // Relaxed: the table makes static paths later, and a thread that gets a static path synchronises with its
+        // creation.
         self.area.store(area(), Relaxed);
         true
     }

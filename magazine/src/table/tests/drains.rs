@@ -423,7 +423,7 @@ fn joined_drain_returns_to_each_class_its_rounds() {
     (0..2).for_each(|_| table.sweep(0..3, Which::All, |_| true));
     assert_eq!(collected(&table, two), [2, 1]);
     assert_eq!(table.limit(two).load(Relaxed), 8);
-    // A drain takes over such rounds from all CPUs, not only from the drained CPUs.
+    // A drain takes over uncollected rounds of all CPUs, not only of the drained CPUs.
     assert!(table.put(2, two, &rounds(1..3)));
     table.sweep(0..3, Which::All, |_| true);
     let mut rounds = 0;

@@ -202,7 +202,7 @@ mod compared {
             "LITMUS {} shapes | facade: {equal} equal, {misses} miss outcomes | loom: {misses_of_stock} miss outcomes",
             shapes.len()
         );
-        // The README quotes these numbers.
+        // The README quotes the printed numbers.
         let words = include_str!("../../README.md").split_whitespace().collect::<Vec<_>>().join(" ");
         for said in [
             format!("{} litmus shapes", shapes.len()),
@@ -259,7 +259,7 @@ mod compared {
             missed.len(),
             shapes.len()
         );
-        // The patch leaves these limits of loom: spurious failures, and SeqCst loads of overwritten values.
+        // Two limits of the patched loom remain: spurious failures, and SeqCst loads of overwritten values.
         let expected = [
             "SB+both-read-by-rmw",
             "RMW+overwritten",

@@ -17,7 +17,7 @@ use std::collections::BTreeSet;
 #[derive(Clone, Copy, Debug)]
 pub struct Model {
     /// True if a release sequence continues through later stores of its thread, as in C++11 and the paper. C++20 has
-    /// dropped this rule (P0982).
+    /// dropped the rule on later stores (P0982).
     pub own_stores_continue: bool,
     /// True if SC accesses (not fences) are sequentially consistent. If the flag is false, SC accesses are only acquire
     /// and release accesses.

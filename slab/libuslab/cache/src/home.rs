@@ -26,7 +26,7 @@ fn start() -> Result<&'static Subsystem, CacheError> {
 }
 
 /// Registers the fork handlers when the library is loaded. A program's own fork handlers then run before the library's
-/// handlers take the locks, and after these have released them.
+/// handlers take the locks, and again after the locks are released.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static LOADED: extern "C" fn() = register;
