@@ -286,7 +286,7 @@ mod tests {
     fn layer(tables: &Tables) -> OfPages {
         tables.layer(Config::new(4, 2, 2), true).unwrap()
     }
-    /// Creates layers until there is one more table. The last created layer belongs to the new table.
+    /// Creates layers until the allocator has one more table. The last created layer belongs to the new table.
     fn until_another(tables: &Tables) -> Vec<OfPages> {
         let before = tables.each().count();
         let mut layers = vec![];
@@ -322,7 +322,7 @@ mod tests {
                 [sections && closed.is_none(), sections && closed != Some(true)]
             );
             tables.open_inlined();
-            // The thread may run on another CPU each time.
+            // The thread may be on another CPU at each operation.
             let opened = (0..1000).any(|_| {
                 layer.free(&Pages, PageRound(Pfn::new(2)));
                 // SAFETY: the layer is alive.

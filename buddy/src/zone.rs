@@ -35,10 +35,10 @@
 //! keep the block's state. Of two blocks of one order, a backed block is allocated first.
 //!
 //! The counter `backed` has the number of free backed pages. The largest blocks are returned first:
-//! * frees return the pages above the *surplus*, down to three quarters of it. The surplus is an eighth of the pages in
-//!   use, between a sixteenth of [`ZoneShared::keep`] and all of it. The lower bound of the surplus doubles when as
-//!   many pages as the bound were returned and used again. The lower bound halves when four times as many pages were
-//!   returned and few of them used again;
+//! * frees return the pages above the *surplus*, down to three quarters of the surplus. The surplus is an eighth of the
+//!   pages in use, between a sixteenth of [`ZoneShared::keep`] and all of it. The lower bound of the surplus doubles
+//!   when as many pages as the bound were returned and used again. The lower bound halves when four times as many pages
+//!   were returned and few of them used again;
 //! * [`decommit_idle`](Zone::decommit_idle) returns as many pages as were free throughout since its last call, and the
 //!   pages that a reap has just freed;
 //! * [`decommit_free`](Zone::decommit_free) returns all free pages.
@@ -103,7 +103,7 @@ impl ZoneShared {
     }
 
     /// Discards `pages`, which stay committed. Returns `false` if the system keeps the pages, because they are locked
-    /// (`mlock`). Kept pages only make the zone use more memory than expected.
+    /// (`mlock`). If the system keeps pages, the zone uses more memory than expected.
     ///
     /// # Safety
     /// The pages must be free and committed, and no thread may take them during the call.

@@ -6,8 +6,8 @@
 //! thread may also have *claimed* its CPU's region, and no lock waits for a claim. The child of a `fork` drops claims
 //! of other threads.
 //!
-//! The three steps are the handlers of `pthread_atfork`. jemalloc calls them `prefork`, `postfork_parent` and
-//! `postfork_child`.
+//! `before_fork` and the two `after_fork` methods are handlers for `pthread_atfork`, like jemalloc's `prefork`,
+//! `postfork_parent` and `postfork_child`.
 
 use crate::sync::Rank;
 use crate::sync::fork::ForkLock;
@@ -15,7 +15,7 @@ use crate::sync::rank::held_for_a_fork;
 
 /// A subsystem that a process can use across a fork, in the parent and in the child.
 ///
-/// Without the three calls, a child must not use the subsystem: the child could wait for ever for a lock or a claim.
+/// Without the fork handlers, a child must not use the subsystem: the child could wait for ever for a lock or a claim.
 /// Objects that other threads owned or were moving at the fork are lost to the child.
 ///
 /// # Why everything here is `unsafe`

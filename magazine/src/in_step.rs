@@ -52,7 +52,7 @@ pub(crate) fn gate() {
     });
 }
 
-/// A supplier that supplies the lowest of its rounds, like the model.
+/// A supplier that supplies its lowest-numbered rounds first, as the model does.
 struct Rounds(Mutex<BTreeSet<usize>>);
 impl Supplier<TestRound> for Rounds {
     fn fill(&self, _: &Operation, _: u32, max: usize, put: impl FnMut(TestRound)) -> usize {

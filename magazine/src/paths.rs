@@ -149,8 +149,8 @@ impl PathCounts {
             self.0[at].add(n);
         }
     }
-    /// Returns the current counts. Call `now` *before* reading the number of operations. In the opposite order, a
-    /// concurrent operation would be counted only here.
+    /// Returns the current counts. Call `now` *before* reading the number of operations. In the opposite order, `now`
+    /// could count more operations than the total.
     pub fn now(&self) -> Paths {
         let [depot, slab, pages, commit] = self.0.each_ref().map(Counter::get);
         Paths { cpu: 0, depot, slab, pages, commit }

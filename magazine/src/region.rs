@@ -176,7 +176,7 @@ impl Region<'_> {
         if len >= cap || self.round(class, len) == Some(round) {
             return false;
         }
-        // Speculative: no reader reads above the length before the length grows.
+        // No reader sees the stored round before the stack's length grows.
         self.set_round(class, len + 1, round);
         if commit == Commit::Done {
             self.set_head(class, head.wrapping_add(OP) + 1);

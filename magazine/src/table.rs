@@ -19,8 +19,8 @@
 //! 4. restores the CPU's word;
 //! 5. gives the rounds of the closed stacks away.
 //!
-//! The CPU misses only during steps 1 to 4. Steps 1 to 4 take a few stores per class, whatever the number of rounds.
-//! One fence serves all CPUs and all classes of a drain.
+//! The drained CPU misses only during steps 1 to 4 of the drain. Steps 1 to 4 of a drain take a few stores per class,
+//! whatever the number of rounds. One fence serves all CPUs and all classes of a drain.
 //!
 //! *Three sets of words.* Inlined paths read a separate set of words, and inlined frees by address read a third set.
 //! The inlined paths can be closed separately ([`Table::close_inlined`]). Closed paths always miss, and the slow paths

@@ -376,7 +376,7 @@ fn program_contains_the_assembly_only_if_it_is_enabled() {
 
 // ---------------------------------------------------------------- environments with another choice
 
-/// Runs a test of this file in another process, which `prepare` sets up. Returns the stderr of that process.
+/// Runs a test of this file in another process, which `prepare` sets up. Returns the stderr of the other process.
 fn in_a_process(test: &str, prepare: impl FnOnce(&mut Command) -> &mut Command) -> String {
     let mut command = Command::new(std::env::current_exe().expect("this program"));
     command.args(["--exact", "--include-ignored", "--nocapture", test]);

@@ -10,7 +10,7 @@
 //! $ RUSTFLAGS="--cfg loom" cargo test --profile loom -p uslab --example sessions  # every schedule
 //! ```
 //!
-//! The models at the end pass. The planted bug makes one of these models fail.
+//! The models at the end pass. The planted bug makes a model in this file fail.
 
 use uslab::handle::{Handle, HandleCache, HandleError, WrapPolicy};
 use uslab::sync::Ordering::Relaxed;

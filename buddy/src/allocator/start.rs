@@ -50,7 +50,7 @@ impl PageAllocator {
         }
         if let Some((limit, has)) = address_limit() {
             let pages = (limit.saturating_sub(has) / PAGE_SIZE).min(wish) / block * block;
-            // The lower of any two regions can grow by the whole limit.
+            // Regions are so far apart that a region can grow by the whole limit.
             let apart = limit.saturating_mul(2).checked_next_power_of_two();
             let growing = apart.and_then(|apart| Self::reserve(&config, pages as u64, Some(apart)));
             if let Some(growing) = growing {

@@ -54,7 +54,7 @@ mod tests {
         let mut only = nix::sched::CpuSet::new();
         only.set(highest as usize).unwrap();
         let this = nix::unistd::Pid::from_raw(0);
-        // The test pins a separate, short-lived thread. A container may forbid a thread to run on that CPU.
+        // The test pins a separate, short-lived thread. A container may forbid a thread to run on a given CPU.
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 if nix::sched::sched_setaffinity(this, &only).is_ok() {

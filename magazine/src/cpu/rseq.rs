@@ -193,7 +193,7 @@ use descriptor;
 
 // ---------------------------------------------------------------- the choice of the mechanism
 
-/// 0 before the decision; afterwards [`CLAIMED`], or the number of words in a table's set.
+/// The chosen mechanism: 0 before the choice, then [`CLAIMED`] or the number of words in a table's set.
 static CHOSEN: Fixed = Fixed::new(0);
 const CLAIMED: u32 = 1;
 

@@ -211,7 +211,7 @@ impl<'s> Copied<'s> {
     fn operations(&self, class: usize) -> Vec<Operation> {
         match self.operands.kind {
             Kind::Pop => vec![Operation::Pop(class)],
-            // Some stacks already have the second round on top.
+            // Some stacks already have round 403 on top.
             Kind::Push => [77, 403].map(|n| Operation::Push(class, round(n))).to_vec(),
             Kind::PushBatch => [1, 3].map(|n| Operation::PushBatch(class, n)).to_vec(),
             Kind::PopBatch => [1, 3].map(|n| Operation::PopBatch(class, n)).to_vec(),

@@ -140,8 +140,8 @@ fn fork_during_the_flush_of_a_drain_loses_no_round() {
             round.0 as u32 % self.1.nodes.len() as u32
         }
     }
-    // With two nodes, one drain takes from two classes. The sixth round is in the second class, and is flushed after
-    // the first class was opened again.
+    // With two nodes, one drain takes from two classes. The sixth round is in the second node's class, and is flushed
+    // after the first node's class was opened again.
     for (nodes, at) in [(1, 2), (2, 2), (2, 6)] {
         let (table, none) = (table(Cpus::simulated(2, nodes).unwrap()), TestSupplier::new(0, nodes));
         let layer: Layer<TestRound> = Layer::new(&table, Config::new(4, 0, 0)).unwrap();

@@ -30,7 +30,7 @@ pub(crate) struct Cells {
 #[derive(Debug)]
 struct ClassCells {
     head: AtomicU64,
-    /// Written with each store of the head, so that the checker reports two unordered writers as a race.
+    /// A cell written with each store of the head, so that the checker reports two unordered writers as a race.
     writer: UnsafeCell<()>,
     /// 1 if the head was ever stored, else 0.
     used: Counter,

@@ -279,7 +279,8 @@ pub(super) fn drain_batches(Case { by, script }: Case) {
     run(w, (script, batches), &[on(1, drain_cpu_0)]);
 }
 
-/// H1: frees widen the stack and overflow it during a drain. After the frees, memory is short.
+/// H1: frees widen the stack and overflow it during a drain. After the drain, the layer shrinks, as in a shortage of
+/// memory.
 pub(super) fn drain_growing(Case { by, script }: Case) {
     let w = World::new(by, 2, 1, 0, false, 3);
     (1..=3).for_each(|round| w.out(round));
@@ -688,7 +689,8 @@ pub(super) fn between_nodes(Case { by, script }: Case) {
 
 // ---------------------------------------------------------------- F: fork
 
-/// F1: a thread holds all locks for a fork during an exchange and a drain. In the child, a claim and a drain never end.
+/// F1: a thread holds all locks for a fork during an exchange and a drain. In the child of a fork, another thread's
+/// claim and drain never end.
 pub(super) fn fork_beside_exchange(Case { by, script }: Case) {
     let w = World::new(by, 1, 1, 0, true, 3);
     w.stack(0, 0, 1, &[]);
@@ -774,7 +776,7 @@ pub(super) fn depot_reap_beside_put() {
     let t = thread::spawn(move || e.take());
     let put = d.try_put(2);
     let theirs = t.join().unwrap();
-    // The depot had room, so the other thread needed the taken magazine.
+    // `d` has room for the put only after the other thread has taken a magazine.
     assert_eq!(d.depot.surplus(&Operation::new()), 1, "of two one was needed");
     d.census(&[theirs, (!put).then_some(2)]);
 }

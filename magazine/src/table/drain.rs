@@ -363,7 +363,7 @@ impl<M: Memory> Table<M> {
     }
 }
 
-/// Measures durations on systems with a clock. A web page and a model have no clock.
+/// Measures durations on systems with a clock. Web pages and models have no clock.
 struct Clock(#[cfg(not(any(loom, shuttle, target_family = "wasm")))] std::time::Instant);
 
 impl Clock {

@@ -28,7 +28,7 @@ macro_rules! thread_local_of_loom {
 pub use loom::thread_local as thread_local_itself;
 pub use thread_local_of_loom as thread_local;
 
-/// Yields to other threads inside a waiting loop. Without the yield, loom reports the loop as endless.
+/// Yields to other threads inside a waiting loop. Without a yield, loom reports a waiting loop as endless.
 pub fn relax() {
     loom::thread::yield_now();
 }

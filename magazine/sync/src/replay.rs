@@ -189,7 +189,7 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'st
     pub(crate) fn story(&self, failure: &Failure) -> bool {
         // Another process may print a trace of the same model concurrently.
         let own = self.own_file();
-        // loom would begin with a path that an existing file contains.
+        // If the path file exists, loom begins with the path in the file.
         _ = match &failure.from {
             None => std::fs::remove_file(&own),
             Some(from) => std::fs::write(&own, from),
@@ -203,7 +203,7 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'st
     /// Runs only the execution whose path is in `file`.
     ///
     /// # Panics
-    /// Panics like the execution, or if the execution passes.
+    /// Panics if the execution passes, and with the execution's panic if the execution fails.
     pub(crate) fn repeat(&self, file: PathBuf) {
         let failed = self.listen(1, file);
         assert!(!failed, "{}: the execution that failed fails again", self.model);

@@ -51,7 +51,7 @@ pub(crate) struct Part {
 /// A place in the tree, at which one of several choices is made.
 #[derive(Debug)]
 struct Place {
-    /// The place in loom's checkpoint format.
+    /// The tree's place, in loom's checkpoint format.
     entry: Value,
     /// The choices that already belong to a part.
     known: BTreeSet<u8>,
@@ -78,7 +78,7 @@ struct Probed {
 /// loom's names of thread states: not to run next, to run next, has run, and skipped.
 const STATES: [&str; 4] = ["Active", "Pending", "Visited", "Skip"];
 
-/// The choice that a path makes at a place.
+/// The choice that an execution's path makes at a place of the tree.
 fn chosen(entry: &Value) -> u8 {
     let number =
         |value: &Value| value.as_u64().and_then(|number| u8::try_from(number).ok()).unwrap_or(u8::MAX);

@@ -92,7 +92,7 @@ pub(crate) async fn accept<M: Memory>(store: &'static Store<M>, listener: TcpLis
         match listener.accept().await {
             Ok((stream, _)) => {
                 tokio::spawn(async {
-                    // A small reply should not wait for the next reply.
+                    // `TCP_NODELAY` sends a small reply without waiting for the next reply.
                     _ = stream.set_nodelay(true);
                     // An error on one connection does not affect the server.
                     _ = serve(store, stream).await;

@@ -8,7 +8,7 @@
 
 use super::{HandleTable, WrapPolicy};
 
-/// One slot of the listing. All handles of the slot have index 0, and differ only in the generation.
+/// One slot of the tutorial's listing. All handles of the slot have index 0, and differ only in the generation.
 #[derive(Default)]
 struct Counted {
     generation: u32,

@@ -7,9 +7,9 @@
 //! ```
 //!
 //! * The word of a slot in use equals its handle, so a handle is checked by one load and one comparison.
-//! * The word of any other slot has another slot's index: the index of the next free slot, or an arbitrary index (in
-//!   the last free slot and in retired slots). The word of a free slot equals no handle of the slot. The generation in
-//!   that word is the slot's next generation.
+//! * The word of a slot that is not in use has another slot's index: the index of the next free slot, or an arbitrary
+//!   index (in the last free slot and in retired slots). The word of a free slot equals no handle of the slot. The
+//!   generation in a free slot's word is the slot's next generation.
 //!
 //! The list inside the array is EnTT's (Caini, "ECS back and forth", part 3: why you don't need to store deleted
 //! entities, 2019). The list of free slots is last in, first out, so that the reused slot is still in the CPU's cache.
@@ -157,7 +157,7 @@ impl<W: Word, const G: u32> Slots<W, G> {
         self.words.get(handle.index() as usize) == Some(&handle.to_bits())
     }
 
-    /// Ends the life of a valid handle. Returns `false` for any other handle.
+    /// Ends the life of a valid handle. Returns `false` if the handle is not valid.
     pub(super) fn free(&mut self, handle: Handle<W, G>) -> bool {
         if !self.is_valid(handle) {
             return false;

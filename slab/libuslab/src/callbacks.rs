@@ -2,7 +2,7 @@
 //!
 //! A thread that frees memory runs destructors, and a thread that is short of memory runs shrinkers. Any thread of the
 //! program may run callbacks, even while another thread destroys the cache. `uslab_cache_destroy` guarantees that no
-//! callback runs after it has returned. After that, the program may free the data that its functions use.
+//! callback runs after it has returned. After the destroy, the program may free the data that its functions use.
 //! `uslab_cache_destroy` waits for all threads that still have the cache. Each thread that has the cache keeps these
 //! [`Callbacks`] alive by an `Arc`.
 //!

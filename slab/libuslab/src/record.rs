@@ -209,7 +209,7 @@ fn file() -> Option<(&'static Recorder, *mut AtomicU64)> {
 }
 
 fn recorder() -> Option<&'static Recorder> {
-    // Acquire: pairs with the Release that publishes the page below.
+    // Acquire: pairs with the Release that publishes the recorder's page.
     let known = RECORDER.load(Acquire);
     // SAFETY: the pointer is null, or its target is never unmapped. All zeros is a valid recorder.
     if let Some(known) = unsafe { known.as_ref() } {

@@ -11,7 +11,7 @@
 //! * [`memory_requirement`](MemoryArena::memory_requirement),
 //!   [`alignment_requirement`](MemoryArena::alignment_requirement) and
 //!   [`offset_requirement`](MemoryArena::offset_requirement) need no arena, because the policy is part of the type. The
-//!   caller makes the pool with the three requirements.
+//!   caller makes the pool with the size, alignment and offset that the arena requires.
 //! * [`MemoryArena::of_pool`] makes a pool with the arena's requirements. `of_pool` only accepts pools.
 //!
 //! [`FixedSizeHeap`](super::FixedSizeHeap) combines area, pool and arena.

@@ -5,7 +5,7 @@ use crate::words::Span;
 
 /// Unit of block sizes and alignment of payloads, in bytes.
 pub(crate) const UNIT: usize = 16;
-/// No position: the end of a list.
+/// The position that marks the end of a list.
 pub(crate) const NONE: u32 = u32::MAX;
 /// Maximum size of the memory in bytes. Positions have 32 bits, of which sizes and flags leave 31.
 pub(crate) const MOST: usize = 1 << 31;

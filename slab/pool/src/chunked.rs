@@ -11,9 +11,9 @@
 //! multiple of its size, so arithmetic finds an object's chunk. Allocations and frees take a constant number of steps.
 //!
 //! **One list per chunk, not one list for all chunks.** One list for all chunks would also work and save a word per
-//! chunk: [`ReservedPool`](super::ReservedPool) does that. But then [purging](ChunkedPool::purge) would search the list
-//! for the slots of each empty chunk. After some churn, the list would be spread over all of the memory. With a list
-//! per chunk, allocations stay on few pages (`chunks_keep_allocations_on_few_pages` counts them).
+//! chunk: [`ReservedPool`](super::ReservedPool) does that. But with one list, [purging](ChunkedPool::purge) would
+//! search the list for the slots of each empty chunk. After some churn, one list would be spread over all of the
+//! memory. With a list per chunk, allocations stay on few pages (`chunks_keep_allocations_on_few_pages` counts them).
 //!
 //! Source: the first of the two growing pools in the comments on Reinalter's "Memory allocation strategies: a pool
 //! allocator" (2012).

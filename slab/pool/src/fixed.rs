@@ -18,7 +18,7 @@
 //!
 //! Sources: Reinalter, "Memory allocation strategies: a pool allocator" (2012), whose comments propose the statistics
 //! of [`Usage`] and the bitmap at the end. The comments also propose a fill value that marks free slots. This pool uses
-//! none, because an object may contain that value. [`marked`](super::marked) has a mark behind each object.
+//! no fill value, because an object may contain any value. [`marked`](super::marked) has a mark behind each object.
 
 use super::area::Area;
 use super::bits;
@@ -175,7 +175,7 @@ impl<A: Area> FixedPool<A> {
         NonNull::slice_from_raw_parts(start, bytes)
     }
 
-    /// Returns the slots in use, ascending. Returns `None` in an unchecked pool, which does not know them.
+    /// Returns the slots in use, ascending. Returns `None` in an unchecked pool, which does not know the slots in use.
     ///
     /// Cost: a load per 64 slots. The slots themselves are not read.
     pub fn live(&self) -> Option<impl Iterator<Item = NonNull<u8>>> {
@@ -231,7 +231,8 @@ impl<A: Area> FixedPool<A> {
     pub fn usage(&self) -> &Usage {
         &self.usage
     }
-    /// Number of slots that the bitmap displaced. 0 if the bitmap fits into the bytes that the slots leave.
+    /// Number of slots that the bitmap displaced. The number is 0 if the bitmap fits into the bytes that the slots
+    /// leave.
     pub fn displaced(&self) -> usize {
         self.slots.place(self.area.memory()).1 / self.slots.stride() - self.count
     }

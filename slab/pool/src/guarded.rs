@@ -12,8 +12,9 @@
 //! location of the allocation, file and line. The locations, and a bit for each block in use, are stored outside the
 //! pool's memory, where no overrun reaches them.
 //!
-//! Cost: 12 bytes per block, and time for each byte of an object at each allocation and free. On the heap: a bit per
-//! block, and an entry per allocating source location. Use an [`IndexPool`] in trusted code, and this pool elsewhere.
+//! Cost: 12 bytes per block, and time for each byte of an object at each allocation and free. The pool takes heap
+//! memory for a bit per block, and for an entry per allocating source location. Use an [`IndexPool`] in trusted code,
+//! and this pool elsewhere.
 //!
 //! Source: the section on verification of Kenwright, "Fast Efficient Fixed-Size Memory Pool" (2012). The pattern 0xCD
 //! is from the tutorial "Memory Allocators from Scratch".

@@ -23,7 +23,7 @@ use core::ptr::NonNull;
 use uslab_buddy::PAGE_SIZE;
 use uslab_buddy::region::{Backend, Region, Uncommitted};
 
-/// Default number of bytes per commit, as in the source.
+/// Default number of bytes per commit, as in Reinalter's pool.
 pub const STEP: usize = 32 << 10;
 
 /// A pool in one reserved range. See the [module](self).

@@ -7,9 +7,9 @@
 //! these:
 //!
 //! * *The word*, Acquire in the portable body: pairs with the Release in `Table::put_back`. An operation that finds its
-//!   region again sees the drain's writes to the region. In a section, the addresses of all accesses to the region are
-//!   computed from the word. The address dependency orders all accesses to the region after the load of the word. A
-//!   plain load of the word suffices.
+//!   region after a drain sees the drain's writes to the region. In a section, the addresses of all accesses to the
+//!   region are computed from the word. The address dependency orders all accesses to the region after the load of the
+//!   word. A plain load of the word suffices.
 //! * *The limit*, Acquire: pairs with the Release in `Region::open`. A drain gives rounds away in place while
 //!   operations of the CPU run, and then opens the stack. Pushes after the drain overwrite places that the drain has
 //!   read. The section loads the limit with `ldar`.
@@ -18,8 +18,8 @@
 //!   would also order the later stores. Only a batch that widens its stack reads the limit and the committed size.
 //! * *The commit*, Relaxed: the plain store may become visible before the rounds that it publishes. Operations of the
 //!   same CPU follow in program order, or after a context switch, which is a full barrier. A drain reads rounds only
-//!   after its `membarrier`. The `membarrier` is a full barrier on each CPU that runs a thread of the process. All
-//!   other readers of a head use only the number of rounds.
+//!   after its `membarrier`. The `membarrier` is a full barrier on each CPU that runs a thread of the process. Other
+//!   threads use only the number of rounds in a head.
 //! * *A drain's first step*, Relaxed: the `membarrier` shows the empty region to every section that begins later.
 //! * *The descriptor's address*: the kernel reads it on the same CPU in the same thread, in program order.
 //!

@@ -65,7 +65,7 @@ pub(super) unsafe fn register(area: *mut c_void) -> bool {
     registered
 }
 
-/// Two threads with concurrent first calls create a key each. One of two created keys stays unused.
+/// Two threads whose first calls overlap create a key each. One of two created keys stays unused.
 fn key() -> Option<libc::pthread_key_t> {
     if KEY.get() == 0 {
         let mut key = 0;

@@ -81,7 +81,7 @@ fn frees_by_address_can_stay_open_alone() {
         let (mut freed, mut had) = (0, 0);
         for _ in 0..1000 {
             used();
-            // A drain in between must leave closed paths closed.
+            // A drain during the profile must leave closed paths closed.
             layer.drain(&supplier, 0..u32::MAX);
             used();
             // SAFETY: the layer exists until the end of the test.
@@ -102,7 +102,8 @@ fn frees_by_address_can_stay_open_alone() {
     assert_eq!(supplier.free.borrow().len(), 100);
 }
 
-/// A profile that must see all operations closes all inlined paths. A drain in between must leave the paths closed.
+/// A profile that must see all operations closes all inlined paths. A drain during the profile must leave inlined paths
+/// closed.
 #[test]
 fn closed_inlined_paths_miss_while_other_paths_use_the_stacks() {
     use crate::shadow::TestSupplier;
@@ -135,7 +136,7 @@ fn closed_inlined_paths_miss_while_other_paths_use_the_stacks() {
     // The paths stay open after a drain, which takes each CPU's words away and restores them.
     for _ in 0..2 {
         if layer.mechanism() == Mechanism::Rseq {
-            // The thread may be on another CPU each time.
+            // The thread may be on another CPU at each operation.
             assert!((0..1000).any(|_| {
                 used();
                 hits()
