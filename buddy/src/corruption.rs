@@ -24,7 +24,7 @@ pub enum Corruption {
         pfn: Pfn,
         /// The order passed to the free.
         freed: Order,
-        /// The order of the allocation.
+        /// The order with which the block was allocated.
         allocated: Order,
     },
     /// The freed page is inside a block, or was never allocated.

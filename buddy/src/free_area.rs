@@ -20,8 +20,8 @@ pub(crate) enum End {
 /// The free blocks of one order.
 ///
 /// # Invariants
-/// While the zone's lock is free, a frame is [`Kind::Free`] with this order, a type and a discarded bit iff its block
-/// is on the matching list.
+/// While the zone's lock is free, a block is listed iff its frame is [`Kind::Free`], and the frame's order, type and
+/// discarded bit name the list.
 #[derive(Debug, Default)]
 pub(crate) struct FreeArea {
     backed: [FrameList; MigrateType::COUNT],

@@ -113,7 +113,7 @@ struct Number {
     /// the cell.
     waiting: UnsafeCell<u64>,
     /// Byte offset of the class's stack in a region, and the size of its room as a power of two of cache lines. The
-    /// class's offset is set once.
+    /// offset is set once, when the class gets its room.
     stack: Counter,
     order: Counter,
     /// The next number of the same order without an owner. The lock `making` protects the cell.

@@ -95,21 +95,21 @@ steps! {
     DepotGiven => Depot, "puts a magazine into the depot";
     /// The operation made more of the CPU's region writable.
     RegionCommitted { cpu: u32 } => Depot, "commits a part of the region of CPU {cpu}";
-    /// The operation filled a magazine with this number of objects or page blocks.
+    /// The operation filled a magazine with `rounds` objects or page blocks.
     Filled { rounds: u16 } => Cpu, "filled a magazine with {rounds} rounds";
-    /// The operation flushed a magazine with this number of rounds.
+    /// The operation flushed a magazine of `rounds` rounds.
     Flushed { rounds: u16 } => Cpu, "flushes a magazine of {rounds} rounds";
-    /// The operation flushed this number of rounds, which a drain took from a CPU's stack.
+    /// The operation flushed `rounds` rounds that a drain took from a CPU's stack.
     Drained { rounds: u32 } => Cpu, "flushes {rounds} drained rounds";
     /// The operation bypassed the stacks with one round.
     Bypassed => Cpu, "bypasses the stacks";
-    /// The operation set the limit of stacks to this number of rounds.
+    /// The operation set the limit of stacks to `places` rounds.
     Resized { places: u16 } => Cpu, "sets the stack limit to {places} rounds";
     /// The operation locked a node's lists of slabs.
     NodeVisited => Slab, "locks the slab lists of its node";
-    /// The operation took this number of free objects from a slab.
+    /// The operation took `objects` free objects from a slab.
     ObjectsTaken { slab: u32, objects: u16 } => Slab, "allocates {objects} objects from slab {slab}";
-    /// The operation returned this number of objects to their slab.
+    /// The operation returned `objects` objects to their slab.
     ObjectsGiven { slab: u32, objects: u16 } => Slab, "frees {objects} objects to slab {slab}";
     /// The operation added a new slab to its node's lists.
     SlabAdded { slab: u32 } => Slab, "adds slab {slab}";
@@ -119,9 +119,9 @@ steps! {
     PagesAsked => Pages, "asks for pages";
     /// The operation returned a slab or a large block to the page allocator.
     PagesReturned => Pages, "gives pages back";
-    /// The operation locked a zone, to take this number of blocks.
+    /// The operation locked a zone, to take `blocks` blocks.
     ZoneAsked { blocks: u32 } => Pages, "requests {blocks} blocks from the zone";
-    /// The operation locked a zone, to return blocks of this order.
+    /// The operation locked a zone, to return blocks of order `order`.
     ZoneGiven { order: u8 } => Pages, "frees blocks of order {order} to the zone";
     /// The operation took blocks out of the zone, the last block at `page`, with `splits` splits of larger blocks.
     BlocksTaken { blocks: u16, order: u8, page: u32, splits: u16 } => Pages,
@@ -129,11 +129,11 @@ steps! {
     /// The operation returned blocks to the zone, the last block at `page`, with `merges` merges of buddies.
     BlocksGiven { blocks: u16, order: u8, page: u32, merges: u16 } => Pages,
         "gives {blocks} blocks of order {order} back, with {merges} merges";
-    /// The operation requested memory from the system, which supplied this number of pages.
+    /// The operation requested memory from the system, which supplied `pages` pages.
     Committed { pages: u32 } => Commit, "committed {pages} pages of memory";
-    /// The operation returned this number of pages to the system.
+    /// The operation returned `pages` pages to the system.
     Decommitted { pages: u32 } => Commit, "decommitted {pages} pages";
-    /// The operation committed this number of bytes for tables that describe pages.
+    /// The operation committed `bytes` bytes for tables that describe pages.
     TablesCommitted { bytes: u32 } => Commit, "commits {bytes} bytes of metadata";
 }
 
@@ -230,7 +230,8 @@ impl<'t> Operation<'t> {
         self.did(before);
         result
     }
-    /// Raises the operation's level to at least `path`. A step recorded with [`tell!`](crate::tell) calls `did`.
+    /// Raises the operation's level to at least `path`. [`tell!`](crate::tell) calls `did` with the level of the
+    /// recorded step.
     #[doc(hidden)]
     pub fn did(&self, path: Path) {
         self.dearest.set(self.dearest.get().max(path));

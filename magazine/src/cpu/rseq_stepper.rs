@@ -108,7 +108,7 @@ fn prepare(sections: &[Section]) {
 }
 
 /// Runs `operation` and calls `meanwhile` when the operation first reaches `instruction`. Returns `false` if the
-/// operation never reaches `instruction`.
+/// operation ends without reaching `instruction`.
 fn interrupted<T>(
     instruction: &Instruction,
     meanwhile: &dyn Fn(),
@@ -278,7 +278,7 @@ impl Steps {
         self.instructions.insert(instruction.ip());
         self.interrupted += 1;
     }
-    /// The instructions at which no section was interrupted.
+    /// Returns the instructions of sections that the test never interrupted.
     fn missed(&self, all: &[Section]) -> Vec<String> {
         all.iter()
             .flat_map(|section| section.instructions.iter().map(move |one| (section, one)))

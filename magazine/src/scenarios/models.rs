@@ -783,7 +783,7 @@ pub(super) fn depot_reap_beside_put() {
 
 // ---------------------------------------------------------------- the trace of a failure
 
-/// A failing model for [`failure_prints_its_trace_and_can_be_repeated_alone`].
+/// A model that fails on purpose, so that [`failure_prints_its_trace_and_can_be_repeated_alone`] finds its trace.
 #[test]
 #[ignore = "fails on purpose; run by the test behind it"]
 fn fails_on_purpose() {

@@ -329,25 +329,25 @@ macro_rules! atomics {
     )* };
 }
 atomics! {
-    /// loom's `AtomicBool` with the additions of this backend.
+    /// loom's `AtomicBool` with repairs and trace steps.
     AtomicBool, bool;
-    /// loom's `AtomicU8` with the additions of this backend.
+    /// loom's `AtomicU8` with repairs and trace steps.
     AtomicU8, u8;
-    /// loom's `AtomicU16` with the additions of this backend.
+    /// loom's `AtomicU16` with repairs and trace steps.
     AtomicU16, u16;
-    /// loom's `AtomicU32` with the additions of this backend.
+    /// loom's `AtomicU32` with repairs and trace steps.
     AtomicU32, u32;
-    /// loom's `AtomicU64` with the additions of this backend.
+    /// loom's `AtomicU64` with repairs and trace steps.
     AtomicU64, u64;
-    /// loom's `AtomicUsize` with the additions of this backend.
+    /// loom's `AtomicUsize` with repairs and trace steps.
     AtomicUsize, usize;
-    /// loom's `AtomicI32` with the additions of this backend.
+    /// loom's `AtomicI32` with repairs and trace steps.
     AtomicI32, i32;
-    /// loom's `AtomicI64` with the additions of this backend.
+    /// loom's `AtomicI64` with repairs and trace steps.
     AtomicI64, i64;
-    /// loom's `AtomicIsize` with the additions of this backend.
+    /// loom's `AtomicIsize` with repairs and trace steps.
     AtomicIsize, isize;
-    /// loom's `AtomicPtr` with the additions of this backend.
+    /// loom's `AtomicPtr` with repairs and trace steps.
     AtomicPtr<T>, *mut T;
 }
 

@@ -207,9 +207,9 @@ pub fn held_for_a_fork() {
 /// Permission to acquire a lock while the thread holds other locks of the same rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Nesting {
-    /// The thread may not hold a lock of the same rank.
+    /// A thread that acquires the lock may not hold a lock of equal rank.
     None,
-    /// The thread may hold locks of the same rank: all such callers acquire the locks in one order.
+    /// A thread may hold locks of equal rank, if all threads acquire these locks in one order.
     Same,
 }
 

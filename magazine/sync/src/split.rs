@@ -41,8 +41,7 @@ type Choices = Vec<u8>;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Part {
-    /// Index of the part among the parts that all shards know, and the number of these parts; `None` for a late
-    /// request.
+    /// Index and total number of the parts that all shards know; `None` for a part made by a late request.
     pub(crate) number: Option<[usize; 2]>,
     pub(crate) name: String,
     pub(crate) executions: u64,

@@ -1,4 +1,4 @@
-//! Replaces `setrlimit` and `prlimit`, because of `RLIMIT_AS`.
+//! Replaces `setrlimit` and `prlimit`, to notice a new limit on addresses (`RLIMIT_AS`).
 //!
 //! The kernel applies `RLIMIT_AS` to all mapped addresses of a process, used or not. The allocator's range of pages
 //! initially maps 64 GiB of addresses. A program that sets a lower limit could map nothing more: no thread stack, no

@@ -198,7 +198,7 @@ fn file() -> Option<(&'static Recorder, *mut AtomicU64)> {
             Err(error) => {
                 let name = asked.escape_ascii();
                 let _ = writeln!(std::io::stderr(), "uslab: record `{name}`: {error}; nothing is recorded");
-                // Relaxed: the recorder is a static.
+                // Relaxed: readers find a static value, which is initialised from the start.
                 RECORDER.store((&raw const NOTHING).cast_mut(), Relaxed);
                 file = NONE;
             }

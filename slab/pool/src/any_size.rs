@@ -47,7 +47,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 
 /// An allocator that the test can inspect.
 trait Subject: Allocator {
-    /// Returns `true` if there is room for `layout`. Returns `None` if the free lists do not show it.
+    /// Returns `true` if there is room for `layout`. Returns `None` if the free lists do not show whether there is
+    /// room.
     fn room(&self, layout: Layout) -> Option<bool>;
     fn look(&self) -> Vec<usize>;
 }

@@ -256,7 +256,8 @@ mod tests {
         assert_eq!(size(1, 8192), Err(Refused::Align { asked: 8192, most: 4096 }));
     }
 
-    /// A slot of 96 bytes for an object of 80 wastes 16 bytes. A class of 80 bytes would waste nothing.
+    /// A slot of 96 bytes for an object of 80 wastes 16 bytes. For an object of 80 bytes, a class of 80 bytes would
+    /// waste nothing.
     #[test]
     fn waste_is_counted_for_objects_in_use() {
         let mut coarse = pools(&SizeClasses::micro());

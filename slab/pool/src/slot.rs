@@ -62,8 +62,8 @@ impl SlotLayout {
     pub const fn with_offset(self, offset: usize) -> Self {
         Self { offset, ..self }
     }
-    /// Restricts the slots to objects of exactly this size and alignment. Smaller objects, which would silently waste a
-    /// part of their slots, are refused.
+    /// Restricts the slots to objects of exactly this size and alignment. With `strict`, smaller objects are refused,
+    /// because they would silently waste a part of their slots.
     ///
     /// ```
     /// use uslab_pool::{FixedPool, HeapArea, SlotLayout};

@@ -11,7 +11,7 @@ use crate::sync::Ordering::{Acquire, Relaxed, Release};
 use crate::sync::{AtomicBool, AtomicIsize, AtomicPtr};
 use core::ptr::{NonNull, null_mut};
 
-/// Number of words in each set.
+/// Number of words in each copied set of per-CPU pointers.
 const SLOTS: usize = SPARE + MAX_CPUS as usize;
 
 /// Room for a table's per-CPU pointers in a static: see [`Layer::take_static_words`](crate::Layer::take_static_words).

@@ -264,7 +264,7 @@ unsafe impl Memory for Slow {
             while !self.asked_again.load(Relaxed) {
                 crate::sync::thread::yield_now();
             }
-            // The other thread is about to wait for the lock.
+            // Gives the second thread time to wait for the lock.
             (0..1000).for_each(|_| crate::sync::thread::yield_now());
         }
         self.heap.commit(op, range)

@@ -3,7 +3,7 @@
 //! The model is RC11 of "Repairing Sequential Consistency in C/C++11" (Lahav, Vafeiadis, Kang, Hur, Dreyer; PLDI 2017).
 //! The relations in this module have the paper's names. A candidate execution is a run of each thread with guessed read
 //! values, a write for each read (`rf`), and an order of the writes of each location (`mo`). A candidate execution is
-//! consistent if
+//! consistent if these axioms hold:
 //!
 //! - coherence: the relation `hb; eco?` is irreflexive,
 //! - atomicity: the relations `rmw` and `rb; mo` are disjoint,
