@@ -471,8 +471,7 @@ impl PageAllocator {
     /// too few pages are free above the min watermark. Pages may also be missing because CPUs hold them: see
     /// [`decommit`](Self::decommit). Without a [limit](crate::PageConfig::limited), `charge` does nothing.
     ///
-    /// Cost: the locks of all zones, held together, then each lock again, and the system calls that decommit surplus
-    /// memory.
+    /// Cost: the locks of all zones together, then each lock again, and system calls that decommit surplus memory.
     pub fn charge(&self, pages: usize) -> bool {
         let Ok(wanted) = u32::try_from(pages) else { return !self.limited };
         if !self.limited {

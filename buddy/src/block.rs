@@ -68,8 +68,7 @@ impl<'p> PageBlock<'p> {
 
 impl Drop for PageBlock<'_> {
     fn drop(&mut self) {
-        // SAFETY: the block was allocated with, or split to, this order. The drop of its owner, this `PageBlock`, ends
-        // all use.
+        // SAFETY: the block was allocated with, or split to, this order. This owner of the block ends here.
         unsafe { self.pages.free(self.pfn, self.order) };
     }
 }

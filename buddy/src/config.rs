@@ -12,8 +12,7 @@ use uslab_magazine::{Cpus, MAX_NODES};
 
 /// The configuration of a page allocator: CPUs, nodes and zones, and tuning options.
 ///
-/// All nodes share one reserved address range. A node may have no zones. The node's CPUs then allocate from other
-/// nodes.
+/// All nodes share one reserved address range. The CPUs of a node without zones allocate from other nodes.
 #[derive(Clone, Debug)]
 pub struct PageConfig {
     /// The CPUs that have per-CPU pages, and the node of each CPU.

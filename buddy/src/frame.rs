@@ -251,8 +251,7 @@ impl Frame {
         self.head.set(head.get());
     }
 
-    /// Returns the owner of the block that starts at this page; null for plain pages. Freeing the block clears the
-    /// owner.
+    /// Returns the owner of the block at this page; null for plain pages. Freeing the block clears the owner.
     #[inline(always)]
     pub fn owner(&self) -> *mut u8 {
         // Acquire: pairs with the Release in `set_owner`, so that the reader finds an initialised owner. A holder of

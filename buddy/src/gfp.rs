@@ -28,8 +28,7 @@ bitflags::bitflags! {
         const RECLAIMABLE = 1 << 7;
         /// Allocates only from the given node, or from the current CPU's node if none is given.
         const THIS_NODE = 1 << 8;
-        /// Requests a compound block. Each page of the block records the first page, so an interior address leads to
-        /// the block.
+        /// Requests a compound block. Each page of the block records the first page, for lookups by interior address.
         const COMP = 1 << 9;
         /// Allocates only from zone DMA.
         const DMA = 1 << 10;

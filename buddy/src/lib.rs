@@ -25,8 +25,7 @@
 //!
 //! * All metadata of a page is in its [`Frame`], and the allocator never writes into a free page.
 //! * After construction, only reports and [`PageBlock::split`] allocate from the global allocator.
-//! * Out of memory is an error value ([`AllocError`]) that names the limit. A refused reservation leads to a smaller
-//!   range.
+//! * Lack of memory is an error ([`AllocError`]) that names the limit. A refused reservation leads to a smaller range.
 //!
 //! # Example
 //!

@@ -16,8 +16,7 @@ use core::cell::Cell;
 use core::ptr::NonNull;
 use uslab_magazine::{Config, Layer, Operation, Round, Supplier};
 
-/// Number of cached orders: 0..=3, the kernel's "not costly" orders. Under loom, only order 0 is cached, to keep models
-/// small.
+/// Number of cached orders: 0..=3, the kernel's "not costly" orders. Under loom, only order 0 is cached.
 const ORDERS: usize = if cfg!(loom) { 1 } else { 4 };
 /// Number of magazines per CPU in addition to two. A CPU keeps at most four magazines of one order and type.
 const STOCK: u16 = if cfg!(loom) { 0 } else { 2 };

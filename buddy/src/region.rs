@@ -233,8 +233,7 @@ impl Region {
     /// inaccessible, or readable as zero (see [`Uncommitted`]). On [`Backend::Heap`], the range becomes zero and stays
     /// accessible.
     ///
-    /// Returns `false` if the range stays accessible. Memory that is not locked is returned to the system in either
-    /// case.
+    /// Returns `false` if the range stays accessible. Unlocked memory is returned to the system in either case.
     ///
     /// # Safety
     /// No thread may use the bytes in `range` until they are committed again.
@@ -672,8 +671,7 @@ impl Reserved {
     /// [grows](Self::grow).
     ///
     /// # Safety
-    /// During the call, no thread may use memory after `bytes` bytes, request a commit of that memory, or cut the
-    /// region.
+    /// During the call, no thread may use or commit memory after `bytes` bytes, or cut the region.
     pub unsafe fn cut(&self, bytes: usize) -> bool {
         // A concurrent commit was requested for at most `bytes` bytes, or for bytes that are already committed. A
         // concurrent commit runs ahead by at most `ahead` bytes.
@@ -866,8 +864,7 @@ mod tests {
         low.join(high).unwrap();
         drop(last);
         assert_eq!(low.bytes(), 6 << 20);
-        // SAFETY: the whole region is committed, and this test is its only user. The last 2 MiB are no longer part of
-        // this region.
+        // SAFETY: the whole region is committed, and this test is its only user. The region has lost its last 2 MiB.
         assert!(unsafe { core::slice::from_raw_parts(low.base().as_ptr(), 6 << 20) }.iter().all(|b| *b == 7));
         let mut heap = Region::committed(8192, 4096, Backend::Heap, &none()).unwrap();
         assert!(heap.split_off(4096).is_none() && !heap.is_divisible());

@@ -614,8 +614,7 @@ fn invalid_page_free_is_reported_and_changes_nothing() {
         let pfn = pages.alloc(order(2), Gfp::KERNEL, None).unwrap();
         let before = audited(&pages);
         let bad = |pfn, order| {
-            // SAFETY: the block was not allocated with these values, which the free must detect before it touches
-            // anything.
+            // SAFETY: the block was not allocated with these values, which the free must detect before any access.
             unsafe { pages.free(pfn, order) };
             FOUND.with(|found| found.borrow_mut().pop()).map(|c| c.to_string()).unwrap_or_default()
         };
@@ -1263,8 +1262,7 @@ fn an_eighth_of_the_used_pages_stays_resident() {
     assert_eq!(pages.info().committed_bytes() >> 20, 112 + 8, "above 14 MiB: below three quarters");
 }
 
-/// Memory that is repeatedly returned and used again stays backed. Memory that is no longer used is returned to the
-/// system.
+/// Memory that is often returned and used again stays backed. Memory that is no longer used is returned to the system.
 #[test]
 fn reused_memory_stays_resident_and_unused_memory_is_returned() {
     let pages = made(PageConfig { keep_free: Some(64 << 20), ..normal(128 * 1024) });

@@ -316,8 +316,7 @@ struct Fresh {
     /// Blocks that were committed before. The block that was decommitted last is committed next. The vector has
     /// capacity for all blocks, so it never grows.
     returned: Vec<u32>,
-    /// Maximal blocks that were never committed. The lowest never-committed block is committed when `returned` is
-    /// empty.
+    /// Maximal blocks that were never committed. The lowest block is committed when `returned` is empty.
     never: Range<u32>,
 }
 

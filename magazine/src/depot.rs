@@ -22,8 +22,7 @@ use crate::sync::{AtomicU32, Counter, MutexGuard, Rank, planted, tell};
 use crate::tracepoints::{Operation, Step};
 use core::ptr::NonNull;
 
-/// Space for one magazine, in the memory of a table. A block is on one list at a time, and the owner of the list owns
-/// the block.
+/// Space for one magazine, in the memory of a table. A block is on one list at a time, whose owner owns the block.
 #[derive(Debug)]
 pub(crate) struct Block(NonNull<Slot>);
 #[derive(Debug)]
@@ -59,8 +58,7 @@ impl Block {
         unsafe { self.0.as_ref() }
     }
     fn slot_mut(&mut self) -> &mut Slot {
-        // SAFETY: the slot was written when the block was created, and this value owns the slot and is borrowed
-        // exclusively.
+        // SAFETY: the slot was written when the block was created, and its owner, this value, is borrowed exclusively.
         unsafe { self.0.as_mut() }
     }
 }

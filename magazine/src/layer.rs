@@ -123,8 +123,7 @@ impl Config {
     }
 }
 
-/// Counters of a layer. Counters are exact when no operation runs. While operations run, each counter is a separate
-/// snapshot.
+/// Counters of a layer. Counters are exact while no operation runs. Otherwise each counter is a separate snapshot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     /// Number of rounds allocated, on all paths.
@@ -390,8 +389,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
 
     /// Allocates a round from the nearest level that has a round. Returns `None` if the supplier has no round either.
     ///
-    /// Cost: like [`FastPath::alloc`], plus one visit to the depot per magazine. Only the depot and the supplier take a
-    /// shared lock.
+    /// Cost: like [`FastPath::alloc`], plus one visit to the depot per magazine. Only depot and supplier take locks.
     #[inline]
     pub fn alloc(&self, supplier: &impl Supplier<R>) -> Option<R> {
         self.pop().or_else(|| self.alloc_new(supplier))

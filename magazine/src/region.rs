@@ -245,8 +245,7 @@ impl Region<'_> {
         let len = head & LEN;
         if len > 0 {
             debug_assert_eq!(self.taken(class), 0, "a stack that is closed is pushed to by nobody");
-            // Relaxed: the drain of that number reads its own store. Other threads use the note of taken rounds only as
-            // a number.
+            // Relaxed: the drain of that number reads its own store. Other threads use the note only as a number.
             self.taken_word(class).store((drain * OP) | len, Relaxed);
             self.set_head(class, head & !LEN);
             tell!(self => "takes a stack of {len}");

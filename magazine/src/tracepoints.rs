@@ -216,8 +216,7 @@ impl<'t> Operation<'t> {
         self.cold = true;
         self
     }
-    /// Returns `true` if the freed memory is [cold](Self::cold): no CPU should keep cold memory for its next
-    /// allocation.
+    /// Returns `true` if the freed memory is [cold](Self::cold): no CPU should keep it for its next allocation.
     #[doc(hidden)]
     pub const fn is_cold(&self) -> bool {
         self.cold

@@ -110,8 +110,7 @@ impl<'c> Table<'c> {
             // Acquire: pairs with the Release of `insert`.
             let mut at = self.buckets[bucket].load(Acquire);
             while at.addr().is_multiple_of(2) {
-                // SAFETY: the node was found linked while the reader was pinned, so it stays a node until the reader
-                // unpins.
+                // SAFETY: the reader found the node while pinned, so the node stays a node until the unpin.
                 let node = unsafe { NonNull::new_unchecked(at).as_ref() };
                 match node.read() {
                     Some((found, value)) if found == key => return Some(value),

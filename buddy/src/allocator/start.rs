@@ -1,5 +1,4 @@
-//! Creates a page allocator: reserves addresses, and lays out zones, watermarks and the order in which requests try
-//! zones.
+//! Creates a page allocator: reserves addresses, and lays out zones, watermarks and the order of zones.
 
 use super::{CachedZone, Counts, PageAllocator};
 use crate::PAGE_SIZE;

@@ -55,8 +55,7 @@ fn map_at(address: usize, bytes: usize, access: Access) -> Option<NonNull<u8>> {
     None
 }
 
-// SAFETY: a private anonymous mapping is zero. The kept part of the mapping is aligned, and no other mapping overlaps
-// it.
+// SAFETY: a private anonymous mapping is zero. The kept part is aligned, and no other mapping overlaps it.
 unsafe impl Source for Mapped {
     fn new(bytes: usize, align: usize, access: Access) -> Option<(NonNull<u8>, Self)> {
         // With larger OS pages, a discard would also lose bytes next to the returned part.

@@ -65,8 +65,7 @@ impl Owner {
         Self(AtomicU32::new(0))
     }
     /// # Safety
-    /// The caller must own the frame's block, and all readers of the block's owner must finish before `self` is
-    /// dropped.
+    /// The caller must own the frame's block, and readers of its owner must finish before `self` is dropped.
     pub(crate) unsafe fn announce(&self, frame: &Frame) {
         // SAFETY: the caller owns the block, and `self` outlives all readers, by this function's contract.
         let announce = || unsafe { frame.set_owner(core::ptr::from_ref(self).cast_mut().cast()) };

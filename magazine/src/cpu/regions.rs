@@ -15,8 +15,7 @@ pub enum Words {
     Always,
     /// The word that inlined paths read, which can be [closed](crate::Table::close_inlined).
     Inlined,
-    /// The word that inlined frees read if they find the class by the address. Inlined frees by address can be closed
-    /// separately.
+    /// The word that inlined frees read if they find the class by the address. The word can be closed separately.
     InlinedFrees,
 }
 

@@ -253,8 +253,7 @@ impl<F: ?Sized> Slot<F> {
             1 if state & LEFT == 0 => CLOSING,
             // A call that removes its own observer may set `LEFT` while the function is dropped.
             1 => CLOSING | LEFT | TAKEN,
-            // Other calls were counted during the drop of the function. The last call finds no function and frees the
-            // slot.
+            // Other calls were counted during the function's drop. The last call finds no function and frees the slot.
             _ => 0,
         };
         (state & !done) - 1
@@ -439,8 +438,7 @@ mod tests {
         unsafe { t.forget_other_threads() };
         drop(observer);
         let own = t.clone();
-        // SAFETY: this is the only thread, as in a child. The call to `forget_other_threads` comes from within an
-        // observer.
+        // SAFETY: this is the only thread. An observer calls `forget_other_threads`.
         let observer = guard(&t, move |_| unsafe { own.forget_other_threads() });
         call(&t, 1);
         drop(observer);

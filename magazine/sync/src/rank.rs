@@ -413,8 +413,7 @@ mod tests {
         assert!(lock.try_lock().is_some());
     }
 
-    /// Regression: two allocators held locks for one `fork`, the rank check compared locks of both, and the program
-    /// aborted.
+    /// Regression: two allocators held locks for one `fork`, the check compared locks of both, and the program aborted.
     #[test]
     fn locks_taken_before_and_after_a_fork_are_not_ordered() {
         let zone = ForkMutex::new(Rank::Zone, ());

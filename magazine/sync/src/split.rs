@@ -234,8 +234,7 @@ impl Tree {
 }
 
 impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'static> Run<S, F> {
-    /// Runs the parts of this shard, with about `wanted` parts in all shards. Only one shard runs a model that is not
-    /// split.
+    /// Runs the parts of this shard, with about `wanted` parts in all shards. One shard runs a model that is not split.
     ///
     /// # Panics
     /// Panics if the time limit ends the run early.

@@ -115,8 +115,7 @@ fn record(did: String, changes: Vec<Change>) {
     STORY.with_borrow_mut(|story| story.steps.push(Step { thread, role, did, changes }));
 }
 
-/// Returns a short name for an address. Small numbers print as they are, and larger addresses are numbered by first
-/// use.
+/// Returns a short name for an address. Small numbers stay, and larger addresses are numbered by first use.
 pub fn name(of: NonNull<u8>) -> String {
     const PAGE: usize = 4096;
     let at = of.addr().get();
@@ -261,8 +260,7 @@ impl Drop for Taken {
 }
 
 impl Story {
-    /// Returns the trace as JSON for the simulator's `uslab story`. The caller of `json` supplies the title and the
-    /// end.
+    /// Returns the trace as JSON for the simulator's `uslab story`. The caller supplies the title and the end.
     pub(crate) fn json(&self, title: &str, end: &str) -> Value {
         let change =
             |c: &Change| json!({ "thing": c.thing, "part": c.part, "before": c.before, "after": c.after });

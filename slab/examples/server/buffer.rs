@@ -84,8 +84,7 @@ impl<A: Allocator> Buffer<A> {
     /// nothing more.
     ///
     /// # Errors
-    /// Returns `WouldBlock` if the client has sent nothing yet, `OutOfMemory` without room, and otherwise the socket's
-    /// errors.
+    /// Returns `WouldBlock` if the client has sent nothing yet, `OutOfMemory` without room, and the socket's errors.
     pub(crate) fn receive(&mut self, stream: &TcpStream) -> io::Result<usize> {
         self.reserve(ROOM).map_err(|_| io::ErrorKind::OutOfMemory)?;
         let received = stream.try_read_buf(&mut self.bytes.spare_capacity_mut())?;

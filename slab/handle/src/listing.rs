@@ -49,8 +49,7 @@ fn slot_with_wider_generation_than_handles_dies_after_256_frees() {
         assert!(slot.free(handle));
     }
     assert_eq!(slot.generation, 256);
-    // The slot is in use, but unreachable and thus lost. The old handle is *not* mistaken for the new handle of the
-    // slot.
+    // The slot is in use, unreachable and thus lost. The old handle is *not* mistaken for the new handle of the slot.
     for _ in 0..1000 {
         let handle = slot.spawn();
         assert_eq!(handle, first, "the same bits");

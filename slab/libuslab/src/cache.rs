@@ -445,8 +445,7 @@ pub struct UslabCacheInfo {
 }
 
 /// # Safety
-/// The contract of [`uslab_cache_alloc`] applies. `info` must be writable and have as many bytes as its first word
-/// says.
+/// The contract of [`uslab_cache_alloc`] applies. `info` must be writable, with as many bytes as its first word says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uslab_cache_info(cache: *const UslabCache, info: *mut UslabCacheInfo) {
     // SAFETY: the cache exists, and `info` has its first word, by this function's contract.

@@ -1,5 +1,4 @@
-//! C++'s `operator new` and `operator delete`. A `delete` with a size need not look up the size, and a `new` is one
-//! call.
+//! C++'s `operator new` and `operator delete`. A `delete` with a size need not look up the size, and `new` is one call.
 //!
 //! A program may replace some forms of `new` and `delete`. If a form is replaced, C++ requires that other forms call
 //! it. `delete` with a size calls `delete` without a size, and array forms call object forms. Each form first checks

@@ -17,8 +17,7 @@
 //! * A heap profile has addresses and no symbols, and is written as it is made. A dump of 500 stacks takes 1 MiB.
 //!   Stacks begin outside of this library, which may have no debug information.
 //! * The process exits with the last thread of the program, for which the dump thread checks once per second.
-//! * The child of a fork does not have the dump thread. In the child the signal does nothing, until another program is
-//!   executed.
+//! * The child of a fork does not have the dump thread. In the child the signal does nothing until an `exec`.
 
 use core::ffi::{c_int, c_uint};
 use core::mem::MaybeUninit;

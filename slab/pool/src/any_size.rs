@@ -156,9 +156,8 @@ proptest! {
         let order = if by_address { Order::Address } else { Order::Lifo };
         run(BestFit::with_policy(odd(), [Fit::First, Fit::Best, Fit::Next][fit], order).unwrap(), steps);
     }
-    /// Compares a stack with a list of its allocations. A marker frees all later allocations once, and is refused after
-    /// an earlier marker was freed. The topmost block frees all its bytes with its padding, so at the end no byte is
-    /// used.
+    /// Compares a stack with a list of allocations. A marker frees all later allocations once, and is refused after an
+    /// earlier marker was freed. The topmost block frees all its bytes with its padding, so at the end no byte is used.
     #[test]
     fn a_stack_with_markers(steps in prop::collection::vec((0..7_u8, any::<u16>()), 1..300)) {
         let mut stack = StackAlloc::new(odd()).unwrap();
@@ -356,8 +355,7 @@ fn each_allocator_works_in_memory_from_another() {
     assert_eq!((best.look().len(), tlsf.look().len()), (1, 1));
 }
 
-/// Only blocks with padding take bytes for the padding. Freeing padded blocks one after the other also frees their
-/// padding.
+/// Only padded blocks take bytes for padding. Freeing padded blocks in turn also frees their padding.
 #[test]
 fn blocks_freed_from_the_top_leave_no_padding() {
     let mut array = StackArea::<1024>::new();
@@ -375,8 +373,7 @@ fn blocks_freed_from_the_top_leave_no_padding() {
     }
 }
 
-/// A block that is freed or shrunk below other blocks stays. Blocks above a block that stays can still be freed from
-/// the top.
+/// A block freed or shrunk below other blocks stays. Blocks above a block that stays can still be freed from the top.
 #[test]
 fn marker_frees_padding_of_blocks_freed_out_of_order() {
     let mut array = StackArea::<1024>::new();

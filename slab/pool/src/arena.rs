@@ -197,8 +197,7 @@ impl<A: Allocator, B: Bounds> MemoryArena<A, B> {
     /// errors of the allocator.
     ///
     /// # Safety
-    /// This arena must have allocated the object with `layout`. The object must not have been freed since, and is no
-    /// longer used.
+    /// This arena must have allocated the object with `layout` and not freed it since. The object is no longer used.
     pub unsafe fn free(&mut self, object: NonNull<u8>, layout: Layout) -> Result<(), BadFree> {
         // SAFETY: this arena allocated the object, by this function's contract.
         unsafe { self.check(object, layout) }?;

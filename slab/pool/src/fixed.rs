@@ -183,8 +183,7 @@ impl<A: Area> FixedPool<A> {
     }
     /// Returns the indexes of the slots in use, like [`live`](Self::live).
     pub(super) fn out(&self) -> Option<impl Iterator<Item = usize>> {
-        // SAFETY: the bitmap is initialised. The bitmap belongs to the pool alone, and does not change while the pool
-        // is borrowed.
+        // SAFETY: the bitmap is initialised, belongs to the pool alone, and does not change while the pool is borrowed.
         self.checked.then(|| bits::ones(unsafe { self.bitmap().as_ref() }))
     }
     pub(super) fn first(&self) -> NonNull<u8> {
@@ -208,8 +207,7 @@ impl<A: Area> FixedPool<A> {
     }
     /// Returns `true` if slot `index` is in use. Returns `None` in an unchecked pool.
     pub fn is_live(&self, index: usize) -> Option<bool> {
-        // SAFETY: the bitmap is initialised. The bitmap belongs to the pool alone, and does not change while the pool
-        // is borrowed.
+        // SAFETY: the bitmap is initialised, belongs to the pool alone, and does not change while the pool is borrowed.
         self.checked.then(|| index < self.count && bits::get(unsafe { self.bitmap().as_ref() }, index))
     }
     /// Returns the number of usable bytes of the object at `slot`, at least the requested size.
@@ -231,8 +229,7 @@ impl<A: Area> FixedPool<A> {
     pub fn usage(&self) -> &Usage {
         &self.usage
     }
-    /// Number of slots that the bitmap displaced. The number is 0 if the bitmap fits into the bytes that the slots
-    /// leave.
+    /// Number of slots that the bitmap displaced. The number is 0 if the bitmap fits into the slots' remainder.
     pub fn displaced(&self) -> usize {
         self.slots.place(self.area.memory()).1 / self.slots.stride() - self.count
     }

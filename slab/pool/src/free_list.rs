@@ -154,8 +154,7 @@ impl FreeList {
 /// # Safety
 /// The slot must be on a chain.
 unsafe fn next(slot: NonNull<u8>) -> Option<NonNull<u8>> {
-    // SAFETY: `give` wrote a link to the slot, and no other code writes to free slots. The link need not be aligned to
-    // a pointer.
+    // SAFETY: `give` wrote a link to the slot, and no other code writes to free slots. Links may be unaligned.
     unsafe { slot.cast::<Option<NonNull<u8>>>().read_unaligned() }
 }
 

@@ -93,8 +93,7 @@ impl Hybrid {
     /// Returns an error if the address is inside a slot of a pool.
     ///
     /// # Safety
-    /// This hybrid must have allocated the memory with `layout`. The memory must not have been freed since, and is no
-    /// longer used.
+    /// This hybrid must have allocated the memory with `layout` and not freed it since. The memory is no longer used.
     pub unsafe fn free(&self, memory: NonNull<u8>, layout: Layout) -> Result<(), BadFree> {
         let mut routes = self.routes.get();
         let mut pools = self.pools.borrow_mut();

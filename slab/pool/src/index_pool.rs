@@ -266,8 +266,7 @@ impl<A: Area> IndexPool<A> {
 
     #[inline]
     fn link(&self, block: u32) -> u32 {
-        // SAFETY: the block is below `initialised` and free, so a link was written to it. Blocks need not be aligned to
-        // a link.
+        // SAFETY: the block is below `initialised` and free, so a link was written to it. Links may be unaligned.
         unsafe { self.address(block).cast::<u32>().read_unaligned() }
     }
     #[inline]

@@ -115,8 +115,7 @@ unsafe impl<A: Area> RawPool for GuardedPool<A> {
 pub struct SafePool<P>(RefCell<P>);
 
 impl<P: RawPool> SafePool<P> {
-    /// Wraps `pool`, and guards the blocks that are allocated from now on. Blocks that were allocated earlier are
-    /// unaffected.
+    /// Wraps `pool`, and guards blocks that are allocated from now on. Blocks allocated earlier are unaffected.
     pub const fn new(pool: P) -> Self {
         Self(RefCell::new(pool))
     }

@@ -42,13 +42,11 @@ impl StaticWords {
         if slots > SLOTS || self.taken.swap(true, Acquire) {
             return false;
         }
-        // Relaxed: the table makes static paths later, and a thread that gets a static path synchronises with its
-        // creation.
+        // Relaxed: the table makes static paths later, and a thread that gets a path synchronises with its creation.
         self.area.store(area(), Relaxed);
         true
     }
-    /// Releases the static words. Only the table that took the static words may release them, when the table is
-    /// dropped.
+    /// Releases the static words. Only the table that took the words may release them, in its drop.
     pub(crate) fn give_back(&self) {
         // Release: pairs with the Acquire in `take`.
         self.taken.store(false, Release);
