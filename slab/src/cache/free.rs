@@ -29,7 +29,7 @@ impl Cache {
     /// Frees an object.
     ///
     /// # Safety
-    /// As [`KmemCache::free`](crate::KmemCache::free).
+    /// The conditions of [`KmemCache::free`](crate::KmemCache::free) hold.
     #[inline(always)]
     pub(crate) unsafe fn free(&self, object: NonNull<u8>) {
         // SAFETY: by contract the object is the caller's to free.
@@ -40,7 +40,7 @@ impl Cache {
     /// The inlined part of `free`. `false` if it did nothing: then call [`free_missed`](Self::free_missed).
     ///
     /// # Safety
-    /// As [`free`](Self::free).
+    /// The conditions of [`free`](Self::free) hold.
     #[inline(always)]
     #[must_use]
     pub(crate) unsafe fn free_inlined(&self, object: NonNull<u8>) -> bool {
@@ -66,7 +66,7 @@ impl Cache {
         }
     }
     /// # Safety
-    /// As [`free_without_handle`](Self::free_without_handle).
+    /// The conditions of [`free_without_handle`](Self::free_without_handle) hold.
     #[cold]
     #[inline(never)]
     unsafe fn free_with_ref(cache: NonNull<Self>, object: NonNull<u8>) {
@@ -353,7 +353,7 @@ impl Cache {
     /// Refuses other addresses.
     ///
     /// # Safety
-    /// As [`free_without_handle`](Self::free_without_handle).
+    /// The conditions of [`free_without_handle`](Self::free_without_handle) hold.
     #[cold]
     #[inline(never)]
     pub(crate) unsafe fn free_at_frame(&self, object: NonNull<u8>) {

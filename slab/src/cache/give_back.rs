@@ -135,7 +135,7 @@ impl Cache {
     /// Frees all slabs for good, if all objects are in them: one in a magazine counts as in use.
     ///
     /// # Errors
-    /// As [`Node::close`].
+    /// Fails as [`Node::close`] does.
     pub(crate) fn end(&self) -> Result<(), (u64, u64)> {
         let mut unlisted = Unlisted::default();
         let ended = Node::close(&self.nodes, &self.core.memory, &mut unlisted);

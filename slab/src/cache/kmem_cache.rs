@@ -535,7 +535,7 @@ impl KmemCache {
     /// names the limit that was reached.
     ///
     /// # Panics
-    /// If a constructor panics; no object is lost.
+    /// Panics if a constructor panics; no object is lost.
     #[inline(always)]
     #[doc(alias = "kmem_cache_alloc")]
     pub fn alloc(&self, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
@@ -577,7 +577,7 @@ impl KmemCache {
     /// As [`alloc`](Self::alloc): [`AllocError::CacheLimit`] or [`AllocError::AccountLimit`] after `timeout`.
     ///
     /// # Panics
-    /// As [`alloc`](Self::alloc).
+    /// Panics as [`alloc`](Self::alloc) does.
     pub fn acquire_timeout(&self, gfp: Gfp, timeout: Duration) -> Result<NonNull<u8>, AllocError> {
         self.cache.acquire_timeout(gfp, timeout)
     }
@@ -588,7 +588,7 @@ impl KmemCache {
     /// Cost: as [`alloc`](Self::alloc) for the node of this CPU; the node's lock for other nodes, and with the flag.
     ///
     /// # Errors
-    /// As [`alloc`](Self::alloc).
+    /// Fails as [`alloc`](Self::alloc) does.
     #[doc(alias = "kmem_cache_alloc_node")]
     pub fn alloc_node(&self, gfp: Gfp, node: u32) -> Result<NonNull<u8>, AllocError> {
         self.cache.alloc_node(gfp, node)
@@ -624,7 +624,7 @@ impl KmemCache {
     /// Fast half of [`free`](Self::free); `false` is a miss.
     ///
     /// # Safety
-    /// As [`free`](Self::free).
+    /// The conditions of [`free`](Self::free) hold.
     #[inline(always)]
     #[doc(hidden)]
     #[must_use]
@@ -635,7 +635,7 @@ impl KmemCache {
     /// Slow half of [`free`](Self::free), after a miss.
     ///
     /// # Safety
-    /// As [`free`](Self::free).
+    /// The conditions of [`free`](Self::free) hold.
     #[doc(hidden)]
     pub unsafe fn free_missed(&self, object: NonNull<u8>) {
         self.cache.free_missed(object);

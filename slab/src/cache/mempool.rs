@@ -83,7 +83,7 @@ impl Mempool {
     /// As [`KmemCache::alloc`], and the reserve is empty: at least as many objects of the pool are out as the reserve holds.
     ///
     /// # Panics
-    /// As [`KmemCache::alloc`].
+    /// Panics as [`KmemCache::alloc`] does.
     #[doc(alias = "mempool_alloc")]
     pub fn alloc(&self, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
         self.cache.alloc(gfp).or_else(|error| {

@@ -54,7 +54,7 @@ impl Window {
         self.0.get().copied()
     }
     /// # Safety
-    /// As [`Published::offer`](crate::published::Published::offer).
+    /// The conditions of [`Published::offer`](crate::published::Published::offer) hold.
     unsafe fn offer(&self, made: NonNull<Owners>) -> Result<&'static Owners, &'static Owners> {
         // SAFETY: `made` is never freed, by this function's contract.
         let made = unsafe { made.as_ref() };

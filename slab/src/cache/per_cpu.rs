@@ -350,7 +350,7 @@ impl PerCpu {
     /// The objects of each stack and depot; `None` without magazines.
     ///
     /// # Safety
-    /// As [`Layer::view`].
+    /// The conditions of [`Layer::view`] hold.
     pub(crate) unsafe fn view<T>(&self, name: impl Fn(Object) -> T) -> Option<LayerView<T>> {
         // SAFETY: this function has the contract of `Layer::view`.
         self.layer().map(|layer| unsafe { layer.view(name) })

@@ -51,7 +51,7 @@ pub const CONSTRUCTOR_PANIC: &str = "the constructor was refused by fault inject
 /// Parses rules for all [`POINTS`].
 ///
 /// # Errors
-/// As [`Rule::parse_all`].
+/// Fails as [`Rule::parse_all`] does.
 pub fn parse(text: &str) -> Result<Vec<Rule>, BadRule> {
     Rule::parse_all(text, &POINTS)
 }

@@ -287,7 +287,7 @@ impl Hardened {
     /// Bytes that the caller requested, if they are recorded and the record is undamaged.
     ///
     /// # Safety
-    /// As [`on_free`](Self::on_free).
+    /// The conditions of [`on_free`](Self::on_free) hold.
     pub(crate) unsafe fn size(&self, object: NonNull<u8>) -> Option<usize> {
         // SAFETY: the object came from `on_alloc` and only the caller uses it, by this function's contract.
         self.canary.as_ref().and_then(|canary| unsafe { canary.size(object) })
@@ -376,7 +376,7 @@ impl Canary {
     /// Bytes that were requested; `None` if anything behind them was overwritten.
     ///
     /// # Safety
-    /// As [`set`](Self::set).
+    /// The conditions of [`set`](Self::set) hold.
     unsafe fn size(&self, object: NonNull<u8>) -> Option<usize> {
         // SAFETY: the object and its word are the caller's, by this function's contract.
         let slack = unsafe { self.slack(object)? };

@@ -184,7 +184,7 @@ pub(crate) unsafe fn fill_padding(base: NonNull<u8>, objects: Range<usize>, byte
 /// Checks the padding of a slab, as [`Watch::inspect`] does for objects.
 ///
 /// # Safety
-/// As [`fill_padding`].
+/// The conditions of [`fill_padding`] hold.
 pub(crate) unsafe fn inspect_padding(
     base: NonNull<u8>,
     objects: Range<usize>,
@@ -217,7 +217,7 @@ unsafe fn fill(within: NonNull<u8>, part: Part, range: Range<usize>, byte: u8) {
 /// Returns `true` if there was damage, after `see` saw it and it was repaired.
 ///
 /// # Safety
-/// As [`fill`].
+/// The conditions of [`fill`] hold.
 unsafe fn inspect(
     within: NonNull<u8>,
     part: Part,

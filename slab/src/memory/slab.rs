@@ -302,7 +302,7 @@ impl<'a> Slab<'a> {
     /// Number of objects out, and in all.
     ///
     /// # Safety
-    /// As [`Slab::alloc_bits`].
+    /// The conditions of [`Slab::alloc_bits`] hold.
     pub(crate) unsafe fn fill(&self) -> Fill {
         // SAFETY: the caller has the node's lock or the slab alone, by this function's contract.
         unsafe { self.with(|fill, _, _| *fill) }
@@ -344,7 +344,7 @@ impl<'a> Slab<'a> {
     /// Takes all free objects that are constructed, to destruct them, and reports the index of each.
     ///
     /// # Safety
-    /// As [`Slab::alloc_bits`].
+    /// The conditions of [`Slab::alloc_bits`] hold.
     pub(crate) unsafe fn take_constructed(&self, put: impl FnMut(usize)) -> Fill {
         // SAFETY: the caller has the node's lock or the slab alone, by this function's contract.
         unsafe {
@@ -389,7 +389,7 @@ impl<'a> Slab<'a> {
     /// Pages whose memory was returned to the system and not used since.
     ///
     /// # Safety
-    /// As [`Slab::alloc_bits`].
+    /// The conditions of [`Slab::alloc_bits`] hold.
     pub(crate) unsafe fn discarded(&self) -> u32 {
         // SAFETY: no other thread writes the word now, and the slab was set up, by this function's contract.
         let head = self.frame.data().with(|data| Head::unpack(unsafe { (*data)[0] }));
@@ -398,7 +398,7 @@ impl<'a> Slab<'a> {
     /// Prepares an allocation from the slab: its pages count as used. Returns the number of pages that were discarded.
     ///
     /// # Safety
-    /// As [`Slab::alloc_bits`].
+    /// The conditions of [`Slab::alloc_bits`] hold.
     pub(crate) unsafe fn use_discarded(&self) -> u32 {
         // SAFETY: the caller has the node's lock or the slab alone, by this function's contract.
         let pages = unsafe { self.discarded() };
@@ -462,7 +462,7 @@ impl<'a> Slab<'a> {
     /// The bitmap: bits of objects that are out, and zeros behind the last object.
     ///
     /// # Safety
-    /// As [`Slab::alloc_bits`].
+    /// The conditions of [`Slab::alloc_bits`] hold.
     pub(crate) unsafe fn allocated(&self, mut see: impl FnMut(u64)) {
         // SAFETY: the caller has the node's lock or the slab alone, by this function's contract.
         unsafe {
@@ -477,7 +477,7 @@ impl<'a> Slab<'a> {
     /// Returns `true` if the head agrees with the bitmap, and all objects that are out are constructed.
     ///
     /// # Safety
-    /// As [`Slab::alloc_bits`].
+    /// The conditions of [`Slab::alloc_bits`] hold.
     pub(crate) unsafe fn agrees(&self) -> bool {
         // SAFETY: the caller has the node's lock or the slab alone, by this function's contract.
         unsafe {

@@ -88,7 +88,7 @@ impl SlabMemory {
     /// Frees pages of a slab.
     ///
     /// # Safety
-    /// As [`PageAllocator::free`].
+    /// The conditions of [`PageAllocator::free`] hold.
     pub(crate) unsafe fn free_pages(&self, op: &Operation, first: Pfn, order: Order) {
         tell!(op: Step::PagesReturned);
         // SAFETY: the block was allocated with this order and is no longer used, by this function's contract.

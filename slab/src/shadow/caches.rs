@@ -357,7 +357,7 @@ impl World {
 /// Does all steps, checks after each of them, and frees everything at the end.
 ///
 /// # Panics
-/// If the caches and their shadow disagree.
+/// Panics if the caches and their shadow disagree.
 pub(crate) fn run(setup: Setup, steps: &[Step]) {
     let mut world = World::new(setup);
     for step in steps {
@@ -383,7 +383,7 @@ struct Case {
 /// Runs the caches and steps that `data` describes.
 ///
 /// # Panics
-/// If the caches and their shadow disagree.
+/// Panics if the caches and their shadow disagree.
 pub fn fuzz(data: &[u8]) {
     if let Ok(case) = Case::arbitrary_take_rest(Unstructured::new(data)) {
         run(case.setup, &case.steps);

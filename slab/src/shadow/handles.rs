@@ -233,7 +233,7 @@ impl<N: Names<G>, const G: u32> Shadow<N, G> {
 /// Does all steps with each container, and checks.
 ///
 /// # Panics
-/// If one of them and its shadow disagree.
+/// Panics if one of them and its shadow disagree.
 pub(crate) fn run<const G: u32>(generations: Generations, steps: &[Step]) {
     let config = Config { check_frees: true, magazines: SMALL, ..Config::new(pages(CPUS, 1, 1 << 20)) };
     let subsystem = Subsystem::new(config).unwrap();
@@ -353,7 +353,7 @@ pub(crate) fn run_with(setup: Setup, steps: &[Step]) {
 /// Names and forgets objects as `data` describes.
 ///
 /// # Panics
-/// If a table and its shadow disagree.
+/// Panics if a table and its shadow disagree.
 pub fn fuzz(data: &[u8]) {
     let mut data = Unstructured::new(data);
     if let (Ok(setup), Ok(steps)) = (Setup::arbitrary(&mut data), Vec::arbitrary_take_rest(data)) {

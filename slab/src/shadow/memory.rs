@@ -344,7 +344,7 @@ impl World {
 /// Does all steps on memory from `backend`, frees everything, and checks.
 ///
 /// # Panics
-/// If the memory and its shadow disagree.
+/// Panics if the memory and its shadow disagree.
 pub(crate) fn run(backend: Backend, debug: SlabDebug, steps: &[Step]) {
     let mut world = World::new(backend, debug);
     for step in steps {
@@ -369,7 +369,7 @@ pub(crate) fn run(backend: Backend, debug: SlabDebug, steps: &[Step]) {
 /// Allocates and frees memory as `data` describes.
 ///
 /// # Panics
-/// If the memory and its shadow disagree.
+/// Panics if the memory and its shadow disagree.
 pub fn fuzz(data: &[u8]) {
     if let Ok(steps) = Vec::arbitrary_take_rest(Unstructured::new(data)) {
         run(Backend::Heap, SlabDebug::empty(), &steps);

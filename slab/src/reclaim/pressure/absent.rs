@@ -3,22 +3,22 @@
 use super::Psi;
 use std::io;
 
-/// There is nothing to watch.
+/// Uninhabited, because no pressure can be watched.
 #[derive(Debug)]
 pub(crate) enum Watched {}
 
 impl Psi {
-    /// Starts watching.
+    /// Starts watching for pressure.
     ///
     /// # Errors
-    /// Always; the error names the file.
+    /// Always fails; the error names the file.
     pub(crate) fn watch(&self) -> io::Result<Watched> {
         let text = format!("{}: only Linux tells of pressure", self.path.display());
         Err(io::Error::new(io::ErrorKind::Unsupported, text))
     }
 }
 
-/// Waits for the next event of `watched`.
+/// Waits for the next event of `watched`, which cannot exist.
 pub(crate) fn next(watched: &Watched, _: &io::PipeReader) -> bool {
     match *watched {}
 }
