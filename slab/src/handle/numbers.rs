@@ -168,7 +168,7 @@ pub(super) struct Numbers {
     /// Entries of each segment, never freed; null before the segment is made.
     segments: [AtomicPtr<Entry>; SEGMENTS],
     free: Mutex<Free>,
-    /// Number of numbers that a handle can distinguish.
+    /// Number of objects that a handle can distinguish; `last` is the last generation of an object.
     limit: u64,
     last: u32,
     generations: Generations,
