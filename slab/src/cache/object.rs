@@ -1,4 +1,4 @@
-//! An object in transit.
+//! Objects in transit between users, magazines and slabs.
 
 use std::ptr::NonNull;
 use uslab_magazine::Round;
@@ -12,6 +12,8 @@ unsafe impl Send for Object {}
 
 // Models have no malloc.
 impl Object {
+    /// An object in transit, from its address.
+    ///
     /// # Safety
     /// `memory` is an object without a user.
     #[inline(always)]
