@@ -43,8 +43,7 @@ pub const MAX_OBJECTS: usize = 32_767;
 pub struct OrderRule {
     /// Number of CPUs present. More CPUs mean larger slabs.
     pub present_cpus: u32,
-    /// Maximum number of CPUs of the machine. It replaces `present_cpus` if that is 1, for machines that add their CPUs
-    /// late.
+    /// Maximum number of CPUs of the machine. It replaces `present_cpus` if that is 1, for machines that add their CPUs late.
     pub possible_cpus: u32,
     /// Smallest order of a slab (`slab_min_order`); default 0.
     pub min_order: u8,
@@ -287,8 +286,7 @@ impl Geometry {
         let gap = self.stride() - self.object_size();
         if self.lead == 0 { (0, 0) } else { (gap / 2, gap - gap / 2) }
     }
-    /// Number of bytes of an object that its user may write. Includes the bytes of rounding, unless the object is
-    /// watched.
+    /// Number of bytes of an object that its user may write. Includes the bytes of rounding, unless the object is watched.
     pub(crate) const fn usable(&self) -> usize {
         if self.lead == 0 { self.stride() } else { self.object_size() }
     }
@@ -330,8 +328,7 @@ impl Geometry {
             half
         }
     }
-    /// Index of the object that starts at byte `offset` of the slab; `None` inside an object. Cost: two
-    /// multiplications.
+    /// Index of the object that starts at byte `offset` of the slab; `None` inside an object. Cost: two multiplications.
     #[inline(always)]
     pub const fn index(&self, offset: usize) -> Option<usize> {
         let Some(offset) = offset.checked_sub(self.lead()) else { return None };

@@ -63,8 +63,7 @@ pub struct Subsystem {
 }
 
 impl Subsystem {
-    /// Makes a subsystem without slabs. If the system refuses address space, the subsystem has fewer pages than
-    /// configured.
+    /// Makes a subsystem without slabs. If the system refuses address space, the subsystem has fewer pages than configured.
     ///
     /// # Errors
     /// See [`StartError`].
@@ -141,8 +140,7 @@ impl Subsystem {
         &self.core.rule
     }
 
-    /// Shrinks every cache, and unmaps the freed mappings that are [kept](crate::huge). Returns the number of slabs
-    /// freed.
+    /// Shrinks every cache, and unmaps the freed mappings that are [kept](crate::huge). Returns the number of slabs freed.
     pub fn shrink(&self) -> usize {
         self.core.shrink(&self.core.operation(What::Reclaim))
     }
@@ -151,11 +149,10 @@ impl Subsystem {
     pub fn reap(&self) -> u64 {
         self.core.reap()
     }
-    /// Ends a reaping interval, as a [reaper](crate::reaper) does periodically. Returns the number of bytes
-    /// decommitted.
+    /// Ends a reaping interval, as a [reaper](crate::reaper) does periodically. Returns the number of bytes decommitted.
     ///
-    /// The call does a [`reap`](Self::reap), frees all empty slabs, and decommits as much memory as stayed free since
-    /// the last call.
+    /// The call does a [`reap`](Self::reap), frees all empty slabs, and decommits as much memory as stayed free since the last
+    /// call.
     ///
     /// Memory that was in use at one call, and was freed since, is decommitted by the second call after it.
     pub fn end_interval(&self) -> usize {
@@ -212,19 +209,17 @@ impl Subsystem {
         self.pages().tracepoints().observe(observer)
     }
 
-    /// Starts a [heap profile](crate::profile) with a sample every `rate` bytes on average, for instance
-    /// [`DEFAULT_RATE`].
+    /// Starts a [heap profile](crate::profile) with a sample every `rate` bytes on average, for instance [`DEFAULT_RATE`].
     ///
-    /// Cost: one fence at the start. During a profile, allocations bypass the fast path; [`profile`](crate::profile)
-    /// describes the cost of frees.
+    /// Cost: one fence at the start. During a profile, allocations bypass the fast path; [`profile`](crate::profile) describes
+    /// the cost of frees.
     ///
     /// # Errors
     /// Fails if a profile is running, memory is short, or the kernel refuses the fence.
     pub fn start_profile(&self, rate: usize) -> Result<(), NotStarted> {
         self.core.start_profile(rate, None)
     }
-    /// Starts a heap profile whose random draws begin at `seed`. The same program on the same CPUs then gets the same
-    /// samples.
+    /// Starts a heap profile whose random draws begin at `seed`. The same program on the same CPUs then gets the same samples.
     ///
     /// # Errors
     /// Fails as [`start_profile`](Self::start_profile) does.

@@ -1,7 +1,7 @@
 //! Handles for objects of a cache, for many threads.
 //!
-//! The difficulty: a thread finds a handle valid, but another thread may free the object before the first thread has
-//! used it. A third thread may then allocate the object. A lookup can prevent this in three ways:
+//! The difficulty: a thread finds a handle valid, but another thread may free the object before the first thread has used it. A
+//! third thread may then allocate the object. A lookup can prevent this in three ways:
 //!
 //! | method | cost of a reader | result | |
 //! |---|---|---|---|
@@ -9,16 +9,15 @@
 //! | a grace period (RCU) | a pin per thread | `&T` until it unpins | memory waits for the slowest reader; not in models |
 //! | **a count of holders next to the generation** | two locked instructions | `&T` without a time limit | **used here** |
 //!
-//! Counting holders is sound for every `T`, frees an object as soon as its last user drops it, has no rules that users
-//! could break, and runs in models. A lookup with a stale handle loads the handle's entry, and writes nothing. `free`
-//! makes all copies of a handle stale immediately; the last holder frees the object to its cache. (sharded-slab counts
-//! references in the same way. Weissflog, "Handles are the better pointers", 2018, gives reasons to use handles.)
+//! Counting holders is sound for every `T`, frees an object as soon as its last user drops it, has no rules that users could
+//! break, and runs in models. A lookup with a stale handle loads the handle's entry, and writes nothing. `free` makes all
+//! copies of a handle stale immediately; the last holder frees the object to its cache. (sharded-slab counts references in the
+//! same way. Weissflog, "Handles are the better pointers", 2018, gives reasons to use handles.)
 //!
 //! Threads that hold the *same* object alternately write to one cache line. Four neighbouring entries share a line.
 //!
-//! The objects belong to an [`ObjectCache`]: they never move, stay constructed, and keep their index in the magazines
-//! of CPUs. An allocation or free therefore takes no lock. See [`numbers`](super::numbers) for the word that threads
-//! share.
+//! The objects belong to an [`ObjectCache`]: they never move, stay constructed, and keep their index in the magazines of CPUs.
+//! An allocation or free therefore takes no lock. See [`numbers`](super::numbers) for the word that threads share.
 
 use super::numbers::{Entry, Last, Numbers};
 use crate::cache::core::Core;
@@ -67,13 +66,12 @@ impl<T> Drop for Numbered<T> {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Users get only `&T`, except in [`alloc_with`](Self::alloc_with), so mutable parts are atomics, locks or cells. An
-/// object takes 16 bytes more than its value, and its index takes an entry of 16 bytes. Dropping the cache frees the
-/// objects in use.
+/// Users get only `&T`, except in [`alloc_with`](Self::alloc_with), so mutable parts are atomics, locks or cells. An object
+/// takes 16 bytes more than its value, and its index takes an entry of 16 bytes. Dropping the cache frees the objects in use.
 ///
-/// A [fork](crate::Fork) of the subsystem does not take the lock of the handle numbers. If another thread held that
-/// lock at the fork, it stays locked in the child for ever. In the child, use only handle caches that no other thread
-/// was using at the fork.
+/// A [fork](crate::Fork) of the subsystem does not take the lock of the handle numbers. If another thread held that lock at the
+/// fork, it stays locked in the child for ever. In the child, use only handle caches that no other thread was using at the
+/// fork.
 pub struct HandleCache<T, W: Word = u64, const GENERATION_BITS: u32 = 32> {
     objects: ObjectCache<Numbered<T>>,
     numbers: Arc<Numbers>,
@@ -194,9 +192,8 @@ impl<T, W: Word, const GENERATION_BITS: u32> HandleCache<T, W, GENERATION_BITS> 
     pub fn retired(&self) -> u64 {
         self.numbers.retired()
     }
-    /// A generation that no handle has used, as in
-    /// [`HandleTable::fresh_generation`](super::HandleTable::fresh_generation). Concurrent allocations count as earlier
-    /// or later than the call.
+    /// A generation that no handle has used, as in [`HandleTable::fresh_generation`](super::HandleTable::fresh_generation).
+    /// Concurrent allocations count as earlier or later than the call.
     pub fn fresh_generation(&self) -> Option<u32> {
         self.numbers.fresh_generation()
     }
@@ -204,8 +201,7 @@ impl<T, W: Word, const GENERATION_BITS: u32> HandleCache<T, W, GENERATION_BITS> 
     pub fn name(&self) -> &str {
         self.objects.name()
     }
-    /// Frees empty slabs, as [`KmemCache::shrink`](crate::KmemCache::shrink) does. Indexes of destructed objects are
-    /// reused.
+    /// Frees empty slabs, as [`KmemCache::shrink`](crate::KmemCache::shrink) does. Indexes of destructed objects are reused.
     pub fn shrink(&self) -> usize {
         self.objects.shrink()
     }

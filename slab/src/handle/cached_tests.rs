@@ -191,8 +191,7 @@ fn dropping_the_cache_frees_used_and_leaked_objects_once() {
     assert_eq!((census.objects, census.slabs, Arc::strong_count(&count)), (0, 0, 1));
 }
 
-/// Threads share handles, each published with the number in its object. An object found by a handle must have that
-/// number.
+/// Threads share handles, each published with the number in its object. An object found by a handle must have that number.
 #[test]
 fn a_held_object_is_never_another_one() {
     const THREADS: u64 = 4;

@@ -79,8 +79,7 @@ impl Entry {
         Self::generation(word) == generation && word & IN_USE != 0
     }
 
-    /// Holds the object if life `generation` has not ended. The object is not reallocated until
-    /// [`let_go`](Self::let_go).
+    /// Holds the object if life `generation` has not ended. The object is not reallocated until [`let_go`](Self::let_go).
     ///
     /// # Panics
     /// Panics if the object has 2,147,483,647 holders.
@@ -200,8 +199,7 @@ impl Numbers {
         let (segment, place) = Self::at(number);
         // Acquire: pairs with the Release in `extend`, so that entries are initialised.
         let entries = self.segments.get(segment)?.load(Acquire);
-        // SAFETY: a segment that is not null has `FIRST << segment` entries, and is never freed; `place` is below that
-        // count.
+        // SAFETY: a segment that is not null has `FIRST << segment` entries, and is never freed; `place` is below that count.
         (!entries.is_null()).then(|| unsafe { &*entries.add(place) })
     }
 
@@ -283,8 +281,7 @@ impl Numbers {
             .filter(|entry| entry.is_out())
             .map(Entry::object)
     }
-    /// A generation that no number has used, as in
-    /// [`HandleTable::fresh_generation`](super::HandleTable::fresh_generation).
+    /// A generation that no number has used, as in [`HandleTable::fresh_generation`](super::HandleTable::fresh_generation).
     pub(super) fn fresh_generation(&self) -> Option<u32> {
         let used = self.free.lock().used;
         let entries = (0..used).filter_map(|number| self.entry(number as u32));

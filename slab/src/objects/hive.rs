@@ -18,8 +18,7 @@ const PATIENCE: u32 = 1 << 20;
 ///
 /// C++26 calls such a container `std::hive` (Bentley, P0447): values keep their addresses, freed places are reused, and
 /// iteration skips holes. Here the blocks are slabs of an object cache, and the skip fields are the slabs' bitmaps: an
-/// iteration reads one word for 64 places. A key names a value; removing the value consumes the key, so keys are never
-/// stale.
+/// iteration reads one word for 64 places. A key names a value; removing the value consumes the key, so keys are never stale.
 ///
 /// | operation | cost |
 /// |---|---|
@@ -30,9 +29,8 @@ const PATIENCE: u32 = 1 << 20;
 ///
 /// Like a `Vec`, a hive has one owner at a time. To share objects between threads, use the cache directly.
 ///
-/// In the child of a [fork](crate::Fork), a hive is usable unless another thread was reaping the hive's cache at the
-/// fork. Free places that such a thread had taken look like values for ever. An iteration then panics after some
-/// seconds.
+/// In the child of a [fork](crate::Fork), a hive is usable unless another thread was reaping the hive's cache at the fork. Free
+/// places that such a thread had taken look like values for ever. An iteration then panics after some seconds.
 ///
 /// ```
 /// use uslab::Hive;
@@ -143,8 +141,7 @@ impl<T> Hive<T> {
         let free = || unsafe { self.cache.free(key.value.cast()) };
         planted!("a hive reads a value whose place is free" => free());
         self.cache.touch(key.value.cast());
-        // SAFETY: the key belongs to this hive, so its place holds a value. The value is moved out and the key
-        // consumed.
+        // SAFETY: the key belongs to this hive, so its place holds a value. The value is moved out and the key consumed.
         let value = unsafe { key.value.read() };
         planted!("a hive reads a value whose place is free" => { self.len -= 1; self.stale = true; return value; });
         free();
@@ -218,10 +215,9 @@ impl<T> Hive<T> {
 
     /// Refreshes `live` until it has exactly the places of values; returns `false` if that fails.
     ///
-    /// The bit of a value's place is always set. Free places may have their bits set, too: a reap, or a thread short of
-    /// memory, takes free objects out of magazines before flushing them to slabs. No other thread allocates from the
-    /// cache, so such places only become fewer. Once the number of set bits equals the number of values, each set bit
-    /// is a value.
+    /// The bit of a value's place is always set. Free places may have their bits set, too: a reap, or a thread short of memory,
+    /// takes free objects out of magazines before flushing them to slabs. No other thread allocates from the cache, so such
+    /// places only become fewer. Once the number of set bits equals the number of values, each set bit is a value.
     fn look(&mut self) -> bool {
         for _ in 0..PATIENCE {
             if !self.stale {

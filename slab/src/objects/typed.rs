@@ -154,8 +154,7 @@ impl<T, R: sealed::Reset<T>> Reset<T> for R {}
 pub trait NoReset: sealed::NoReset {}
 impl NoReset for () {}
 
-/// Type of a builder's constructor: a function that makes an object, or one that may
-/// [fail](ObjectCacheBuilder::try_ctor).
+/// Type of a builder's constructor: a function that makes an object, or one that may [fail](ObjectCacheBuilder::try_ctor).
 ///
 /// ```
 /// use uslab::typed::Construct;
@@ -286,11 +285,10 @@ impl<T> ObjectCache<T> {
         Ok(object)
     }
 
-    /// Allocates a constructed object that keeps the cache alive. The box is `'static`, and may outlive the cache's
-    /// handle.
+    /// Allocates a constructed object that keeps the cache alive. The box is `'static`, and may outlive the cache's handle.
     ///
-    /// Same cost as [`alloc`](Self::alloc), without a reference count: an object keeps its slab, and a slab keeps its
-    /// cache. After the cache's last handle was dropped, frees bypass the magazines.
+    /// Same cost as [`alloc`](Self::alloc), without a reference count: an object keeps its slab, and a slab keeps its cache.
+    /// After the cache's last handle was dropped, frees bypass the magazines.
     ///
     /// # Errors
     /// Fails as [`alloc`](Self::alloc) does.
@@ -329,8 +327,7 @@ impl<T> ObjectCache<T> {
     pub async fn acquire(&self) -> Result<CacheBox<'_, T>, AllocError> {
         self.cache.acquire(Gfp::KERNEL).await.map(|object| CacheBox::new(object.cast()))
     }
-    /// Allocates an [owned](Self::alloc_owned) object for a spawned task; at the cache's limit, waits until an object
-    /// is free.
+    /// Allocates an [owned](Self::alloc_owned) object for a spawned task; at the cache's limit, waits until an object is free.
     ///
     /// ```
     /// # let runtime = tokio::runtime::Builder::new_current_thread().build()?;
@@ -354,12 +351,10 @@ impl<T> ObjectCache<T> {
     pub async fn acquire_owned(&self) -> Result<OwnedBox<T>, AllocError> {
         self.acquire().await.map(CacheBox::into_owned)
     }
-    /// Allocates an object; at the cache's limit, blocks the thread for at most `timeout`. See
-    /// [`KmemCache::acquire_timeout`].
+    /// Allocates an object; at the cache's limit, blocks the thread for at most `timeout`. See [`KmemCache::acquire_timeout`].
     ///
     /// # Errors
-    /// Fails as [`alloc`](Self::alloc) does; with [`AllocError::CacheLimit`] or [`AllocError::AccountLimit`] after
-    /// `timeout`.
+    /// Fails as [`alloc`](Self::alloc) does; with [`AllocError::CacheLimit`] or [`AllocError::AccountLimit`] after `timeout`.
     ///
     /// # Panics
     /// Panics as [`alloc`](Self::alloc) does.
@@ -416,8 +411,7 @@ impl<T, C, R> ObjectCacheBuilder<T, C, R> {
         ObjectCacheBuilder { cache: self.cache, construct, reset: self.reset, objects: PhantomData }
     }
     /// Sets a constructor that may fail. A failure makes the allocation fail with [`AllocError::Constructor`], and
-    /// [`take_cause`](AllocError::take_cause) returns the constructor's error. The next allocation calls the
-    /// constructor again.
+    /// [`take_cause`](AllocError::take_cause) returns the constructor's error. The next allocation calls the constructor again.
     ///
     /// ```
     /// use uslab::{AllocError, ObjectCache};
@@ -755,9 +749,8 @@ pub struct PrefilledObjects<'c, T> {
 }
 
 impl<'c, T> PrefilledObjects<'c, T> {
-    /// Takes an object from the stock; returns `None` if the stock is empty, which cannot happen within the promised
-    /// number of allocations. Dropping the box frees the object to the cache; [`free`](Self::free) returns it to the
-    /// stock.
+    /// Takes an object from the stock; returns `None` if the stock is empty, which cannot happen within the promised number of
+    /// allocations. Dropping the box frees the object to the cache; [`free`](Self::free) returns it to the stock.
     #[inline(always)]
     pub fn alloc(&mut self) -> Option<CacheBox<'c, T>> {
         let object = self.objects.alloc()?.cast();

@@ -1,6 +1,5 @@
-//! [`Allocator`] of `allocator-api2`, for containers with an allocator parameter. Each major version of
-//! `allocator-api2` has a feature, because containers use several versions (`allocator-api2-02`: hashbrown, bumpalo;
-//! `allocator-api2-04`).
+//! [`Allocator`] of `allocator-api2`, for containers with an allocator parameter. Each major version of `allocator-api2` has a
+//! feature, because containers use several versions (`allocator-api2-02`: hashbrown, bumpalo; `allocator-api2-04`).
 //!
 //! The implementors are `&KmemCache` (for layouts that fit its objects), `&Kmalloc`, `&Malloc` and `Uslab`;
 //! [`pool`](crate::pool) has thread-local allocators.
@@ -18,8 +17,7 @@ fn flags(zero: bool) -> Gfp {
 
 // SAFETY: objects have the size and alignment of their geometry.
 unsafe impl Source for &KmemCache {
-    /// Allocates an object; `None` for a cache with a constructor, because a container leaves unconstructed memory
-    /// behind.
+    /// Allocates an object; `None` for a cache with a constructor, because a container leaves unconstructed memory behind.
     fn get(self, layout: Layout, zero: bool) -> Option<NonNull<u8>> {
         let fits = |geometry: &crate::Geometry| {
             layout.size() <= geometry.object_size() && layout.align() <= geometry.align()

@@ -9,12 +9,11 @@
 //!
 //! # Rules
 //!
-//! * No code of this allocator panics. No allocation calls the global heap, which would recurse; only a start does, and
-//!   detects its own calls.
-//! * No thread-local has a destructor, so a thread may allocate even in its last destructor. The allocator works before
-//!   `main`.
-//! * The subsystem belongs to this allocator alone. Object caches that the program makes are in another subsystem,
-//!   which allocates from this one.
+//! * No code of this allocator panics. No allocation calls the global heap, which would recurse; only a start does, and detects
+//!   its own calls.
+//! * No thread-local has a destructor, so a thread may allocate even in its last destructor. The allocator works before `main`.
+//! * The subsystem belongs to this allocator alone. Object caches that the program makes are in another subsystem, which
+//!   allocates from this one.
 //! * The forking thread holds every lock across a fork (`at_fork`).
 
 #[cfg(unix)]
@@ -99,9 +98,8 @@ static PROCESS: Published<Process> = Published::new();
 /// Static paths to the process's malloc, so that no path follows a pointer to find it.
 static FAST: StaticPaths = StaticPaths::new();
 
-/// Maximum bytes of free pages that the process keeps: see
-/// [`PageConfig::keep_free`](uslab_buddy::PageConfig::keep_free). In a control group with a limit, at most an eighth of
-/// the limit is kept.
+/// Maximum bytes of free pages that the process keeps: see [`PageConfig::keep_free`](uslab_buddy::PageConfig::keep_free). In a
+/// control group with a limit, at most an eighth of the limit is kept.
 pub const KEEP_FREE: usize = 64 << 20;
 
 /// Pid of the process that started or is starting the allocator; 0 before the first start. A child forked during a
@@ -333,8 +331,7 @@ fn report(kind: CorruptionKind, memory: NonNull<u8>) {
 }
 
 impl Uslab {
-    /// Allocates memory for `layout`, zeroed with [`Gfp::ZERO`], otherwise unspecified. An empty layout gets an
-    /// address, too.
+    /// Allocates memory for `layout`, zeroed with [`Gfp::ZERO`], otherwise unspecified. An empty layout gets an address, too.
     ///
     /// # Errors
     /// Fails as [`Malloc::alloc`] does.
@@ -666,8 +663,7 @@ impl Uslab {
     pub fn info(&self) -> Option<Info> {
         PROCESS.get().map(|process| process.core().info())
     }
-    /// The allocator's memory, and the part in use; all zero before the allocator has started. The call does not
-    /// allocate.
+    /// The allocator's memory, and the part in use; all zero before the allocator has started. The call does not allocate.
     pub fn usage(&self) -> HeapUsage {
         PROCESS.get().map_or_else(HeapUsage::default, |process| process.core().usage())
     }
@@ -684,12 +680,11 @@ impl Uslab {
     pub fn leaks(&self) -> Option<Holders> {
         PROCESS.get().map(|process| process.core().leaks())
     }
-    /// Unmaps reserved addresses if the process exceeds its limit on addresses (`RLIMIT_AS`), so that it can map
-    /// memory.
+    /// Unmaps reserved addresses if the process exceeds its limit on addresses (`RLIMIT_AS`), so that it can map memory.
     ///
-    /// Call this after setting the limit; without a limit nothing happens. From then on pages get their addresses when
-    /// they are committed, and leave 32 MiB, or an eighth of the limit, to other mappings. The limit bounds the number
-    /// of pages even if it is raised later.
+    /// Call this after setting the limit; without a limit nothing happens. From then on pages get their addresses when they are
+    /// committed, and leave 32 MiB, or an eighth of the limit, to other mappings. The limit bounds the number of pages even if
+    /// it is raised later.
     ///
     /// Cost: a system call; with a limit up to twelve more.
     pub fn fit_address_limit(&self) {
@@ -702,8 +697,7 @@ impl Uslab {
             unsafe { process.malloc.fit_addresses(&FAST) };
         }
     }
-    /// Returns all unused memory to the system, including the CPUs' magazines and freed mappings. Returns the number of
-    /// bytes.
+    /// Returns all unused memory to the system, including the CPUs' magazines and freed mappings. Returns the number of bytes.
     pub fn release(&self) -> usize {
         PROCESS.get().map_or(0, |process| {
             let core = process.core();
@@ -740,8 +734,7 @@ impl Uslab {
     /// Cost: nothing on the inlined paths; some 20 us per sample, mostly for two call stacks and four system calls.
     pub fn guard_every(&self, allocations: u32) {
         GUARD_WANTED.set(allocations.min(UNSAID - 1));
-        // AcqRel: pairs with the AcqRel at the end of a start: the later operation sees the stores before the earlier
-        // one.
+        // AcqRel: pairs with the AcqRel at the end of a start: the later operation sees the stores before the earlier one.
         STARTING.fetch_add(0, AcqRel);
         if let Some(process) = PROCESS.get() {
             process.guard_as_wanted();
@@ -776,8 +769,7 @@ impl Uslab {
     /// allocation, and does not start the allocator.
     pub fn reap_every(&self, interval: Duration) {
         REAP_WANTED.set(u32::try_from(interval.as_millis()).unwrap_or(u32::MAX).max(1));
-        // AcqRel: pairs with the AcqRel at the end of a start: the later operation sees the stores before the earlier
-        // one.
+        // AcqRel: pairs with the AcqRel at the end of a start: the later operation sees the stores before the earlier one.
         STARTING.fetch_add(0, AcqRel);
         if let Some(process) = PROCESS.get() {
             process.reap_as_wanted();

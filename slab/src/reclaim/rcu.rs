@@ -1,19 +1,18 @@
 //! Type-stable caches: the pages of a slab stay until a grace period has passed.
 //!
-//! This is Linux's `SLAB_TYPESAFE_BY_RCU` on `crossbeam-epoch`. A reader [`pin`]s, finds an object without a lock and
-//! reads it. Another thread may free and even reallocate the object, but while the reader is pinned, the memory stays a
-//! constructed object of the same cache. After the reader has secured the object (by a count or a lock inside it), it
-//! must check that it is the expected one. Readers write no shared cache line.
+//! This is Linux's `SLAB_TYPESAFE_BY_RCU` on `crossbeam-epoch`. A reader [`pin`]s, finds an object without a lock and reads it.
+//! Another thread may free and even reallocate the object, but while the reader is pinned, the memory stays a constructed
+//! object of the same cache. After the reader has secured the object (by a count or a lock inside it), it must check that it is
+//! the expected one. Readers write no shared cache line.
 //!
-//! Only *pages* wait for a grace period; freed objects are reused immediately. A freed slab is passed to the collector,
-//! which frees it to the page allocator after every reader that might have found it has exited.
+//! Only *pages* wait for a grace period; freed objects are reused immediately. A freed slab is passed to the collector, which
+//! frees it to the page allocator after every reader that might have found it has exited.
 //!
-//! A single object of *any* cache can wait for a grace period, too: see
-//! [`free_deferred`](crate::KmemCache::free_deferred) (Linux's `kfree_rcu`). A reader then need not check anything, at
-//! the price of memory.
+//! A single object of *any* cache can wait for a grace period, too: see [`free_deferred`](crate::KmemCache::free_deferred)
+//! (Linux's `kfree_rcu`). A reader then need not check anything, at the price of memory.
 //!
-//! A deferred free allocates from the global allocator, because the collector keeps a list. Type-stable caches
-//! therefore cannot serve a `GlobalAlloc`.
+//! A deferred free allocates from the global allocator, because the collector keeps a list. Type-stable caches therefore cannot
+//! serve a `GlobalAlloc`.
 
 #[cfg(shuttle)]
 mod grace;
@@ -31,11 +30,10 @@ use uslab_magazine::sync::{Rank, contain_panic};
 
 /// Enters a read-side section: slabs of type-stable caches that are freed from now on stay until the guard is dropped.
 ///
-/// Cost: a store to the thread's own word and a fence. Keep the section short, because freed memory accumulates during
-/// it.
+/// Cost: a store to the thread's own word and a fence. Keep the section short, because freed memory accumulates during it.
 ///
-/// Occasionally `pin` runs closures that threads [deferred](Guard::defer). A panic of a closure is contained; later
-/// closures of the same thread may be lost, but no object is lost.
+/// Occasionally `pin` runs closures that threads [deferred](Guard::defer). A panic of a closure is contained; later closures of
+/// the same thread may be lost, but no object is lost.
 pub fn pin() -> Guard {
     // Each panic ends another closure, so the retries end.
     contain_panic(collector::pin).unwrap_or_else(pin)

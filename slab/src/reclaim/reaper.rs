@@ -1,21 +1,20 @@
 //! The reaper: a thread that periodically ends a reaping interval of a subsystem.
 //!
-//! The end of an interval has four steps. Objects beyond the magazines' working set, and objects on idle stacks, are
-//! flushed to the slabs. Free objects in slabs are destructed. Empty slabs are freed to the page allocator. Memory that
-//! stayed free throughout the interval is decommitted. illumos reaps every 15 s; FreeBSD checks working sets every 20
-//! s.
+//! The end of an interval has four steps. Objects beyond the magazines' working set, and objects on idle stacks, are flushed to
+//! the slabs. Free objects in slabs are destructed. Empty slabs are freed to the page allocator. Memory that stayed free
+//! throughout the interval is decommitted. illumos reaps every 15 s; FreeBSD checks working sets every 20 s.
 //!
 //! A subsystem can be reaped in three ways:
-//! * [`Config::reap_every`](crate::Config::reap_every): the subsystem starts a thread once it has grown to
-//!   [`START_BYTES`], an object with a destructor was constructed, or a cache has a waiter. The thread sleeps while no
-//!   memory is freed and no waiter exists, and keeps neither the subsystem nor the process alive. In the child of a
-//!   fork, the thread is started again under the same conditions. If the system refuses a thread, frees decommit memory
-//!   above [`PageConfig::keep_free`](uslab_buddy::PageConfig::keep_free). The start is retried at twice the size, and
-//!   for each first waiter; [`ReaperInfo`] reports refusals. [`Uslab`](crate::Uslab) starts this thread for
+//! * [`Config::reap_every`](crate::Config::reap_every): the subsystem starts a thread once it has grown to [`START_BYTES`], an
+//!   object with a destructor was constructed, or a cache has a waiter. The thread sleeps while no memory is freed and no
+//!   waiter exists, and keeps neither the subsystem nor the process alive. In the child of a fork, the thread is started again
+//!   under the same conditions. If the system refuses a thread, frees decommit memory above
+//!   [`PageConfig::keep_free`](uslab_buddy::PageConfig::keep_free). The start is retried at twice the size, and for each first
+//!   waiter; [`ReaperInfo`] reports refusals. [`Uslab`](crate::Uslab) starts this thread for
 //!   [`reap_every`](crate::Uslab::reap_every) or `USLAB_OPTIONS=reap=500`, and `libuslab.so` only for the option.
-//! * [`Reaper`]: a thread that runs until the value is dropped. A `Reaper` can also watch for [memory
-//!   pressure](pressure). Under pressure, magazines become smaller, the [shrinkers](crate::shrinker) free a quarter of
-//!   the objects that they count, and all free memory is decommitted immediately.
+//! * [`Reaper`]: a thread that runs until the value is dropped. A `Reaper` can also watch for [memory pressure](pressure).
+//!   Under pressure, magazines become smaller, the [shrinkers](crate::shrinker) free a quarter of the objects that they count,
+//!   and all free memory is decommitted immediately.
 //! * [`Subsystem::end_interval`](crate::Subsystem::end_interval): the program ends intervals at times of its choice.
 //!
 //! The reaper's thread also runs destructors of objects.

@@ -8,8 +8,7 @@ use core::fmt;
 use uslab_buddy::PAGE_SIZE;
 use uslab_buddy::Pfn;
 
-/// Result of a [`check`](crate::Subsystem::check): counts of all objects and pages, each found where its state
-/// requires.
+/// Result of a [`check`](crate::Subsystem::check): counts of all objects and pages, each found where its state requires.
 ///
 /// ```text
 /// objects = used + in_magazines + in_depot + quarantined + free_in_slabs        for each cache
@@ -17,8 +16,8 @@ use uslab_buddy::Pfn;
 ///   pages = slabs + slabs that wait + kmalloc's large blocks + other blocks + per-CPU + free
 /// ```
 ///
-/// Each slab is on exactly the list for its fill, its head agrees with its bitmap, and its frames name its cache. No
-/// other thread may use the subsystem during the check.
+/// Each slab is on exactly the list for its fill, its head agrees with its bitmap, and its frames name its cache. No other
+/// thread may use the subsystem during the check.
 ///
 /// ```
 /// use uslab::{Config, Gfp, KmemCache, Subsystem};
@@ -240,8 +239,7 @@ impl Census {
     }
 }
 
-/// An error of a slab. A value rather than a text, because it is found under the node's lock, where nothing may be
-/// allocated.
+/// An error of a slab. A value rather than a text, because it is found under the node's lock, where nothing may be allocated.
 #[derive(Clone, Copy)]
 enum Fault {
     List { on: State, fill: Fill },

@@ -414,8 +414,7 @@ impl FromStr for SlabInfo {
     }
 }
 
-/// Upper bound of a row's numbers, below which sums over the rows of a table do not overflow. Physical addresses have
-/// 52 bits.
+/// Upper bound of a row's numbers, below which sums over the rows of a table do not overflow. Physical addresses have 52 bits.
 const MOST: u64 = 1 << 40;
 
 /// Parses one line of the table, which may end with statistics. A name may have blanks.

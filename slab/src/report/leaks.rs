@@ -1,11 +1,9 @@
-//! Memory by the call stack that allocated it, and leaks: memory that is no longer reachable, as in Solaris'
-//! `::findleaks`.
+//! Memory by the call stack that allocated it, and leaks: memory that is no longer reachable, as in Solaris' `::findleaks`.
 //!
-//! The search is conservative. Every aligned word of the process's writable memory is a root: thread stacks, large
-//! blocks and pages, but not the slabs of caches with checked frees. A word that holds an address inside an object in
-//! use reaches that object, whose words are then searched, too. A leak is therefore missed if some word looks like a
-//! pointer to it. An object that only a register refers to is wrongly reported. No word of memory leads to a reported
-//! object.
+//! The search is conservative. Every aligned word of the process's writable memory is a root: thread stacks, large blocks and
+//! pages, but not the slabs of caches with checked frees. A word that holds an address inside an object in use reaches that
+//! object, whose words are then searched, too. A leak is therefore missed if some word looks like a pointer to it. An object
+//! that only a register refers to is wrongly reported. No word of memory leads to a reported object.
 
 use crate::cache::Cache;
 use crate::cache::core::Core;
@@ -153,8 +151,7 @@ fn read(_at: usize, _copy: &mut [usize], _bytes: usize) -> usize {
     0
 }
 
-/// The process's private writable memory. `None` if the system does not list it or refuses to read it (emulators,
-/// sandboxes).
+/// The process's private writable memory. `None` if the system does not list it or refuses to read it (emulators, sandboxes).
 fn writable() -> Option<Vec<Range<usize>>> {
     let (known, mut copy) = (usize::MAX, [0]);
     if read((&raw const known).expose_provenance(), &mut copy, size_of::<usize>()) != size_of::<usize>() {

@@ -151,8 +151,7 @@ impl KmemCache {
         unsafe { self.cache().view() }
     }
 
-    /// Place of the cache's object that begins at `address`; `None` if no object begins there. Does not read the
-    /// object.
+    /// Place of the cache's object that begins at `address`; `None` if no object begins there. Does not read the object.
     pub fn place_of(&self, address: NonNull<u8>) -> Option<ObjectPlace> {
         // SAFETY: the object is only used to compute its place, and is not freed.
         self.cache().place_of(unsafe { Object::from_raw(address) })

@@ -98,8 +98,7 @@ impl Core {
         Ok(memory)
     }
 
-    /// Allocates memory of at most the largest block's size: a mapping with a guard page if available, otherwise a
-    /// block.
+    /// Allocates memory of at most the largest block's size: a mapping with a guard page if available, otherwise a block.
     #[cold]
     pub(crate) fn alloc_guarded(&self, layout: Layout, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
         let guards = self.mappings.are_there() && self.huge.may_guard();
@@ -201,8 +200,7 @@ impl Core {
         }
     }
 
-    /// Frees a guard sample that the cache named `cache` allocated; returns `false` if the memory is not a guard
-    /// sample.
+    /// Frees a guard sample that the cache named `cache` allocated; returns `false` if the memory is not a guard sample.
     pub(crate) fn free_sample(&self, memory: NonNull<u8>, cache: &str) -> bool {
         let Some(pool) = self.guard.pool_of(memory) else { return false };
         if let Err((kind, mistake)) = pool.free(memory.addr().get()) {
@@ -293,8 +291,7 @@ impl Core {
         })
     }
 
-    /// Resizes a watched object to `size` bytes; returns `false` if the object is not watched. See
-    /// `Cache::resize_watched`.
+    /// Resizes a watched object to `size` bytes; returns `false` if the object is not watched. See `Cache::resize_watched`.
     pub(crate) fn resize_watched(&self, _memory: NonNull<u8>, _size: usize, _zero: bool) -> bool {
         if self.has_zones() {
             return self.cache_at(_memory).is_some_and(|cache| cache.resize_watched(_memory, _size, _zero));

@@ -162,8 +162,7 @@ impl Malloc {
     }
     #[inline(always)]
     fn class(&self, layout: Layout) -> Option<usize> {
-        // Add the canary, except to an empty layout. A layout's size is far from `usize::MAX`, so the sum cannot
-        // overflow.
+        // Add the canary, except to an empty layout. A layout's size is far from `usize::MAX`, so the sum cannot overflow.
         let size = layout.size() + if layout.size() > 0 { self.tail } else { 0 };
         let size = (size + layout.align() - 1) & !(layout.align() - 1);
         // Size 0 wraps around to `usize::MAX`.
@@ -220,8 +219,7 @@ impl Malloc {
                 }
                 let memory = self.caches[class].cache().alloc_missed(gfp, layout.size())?;
                 if self.tail > 0 {
-                    // SAFETY: this malloc allocated the object for at least `layout.size()` bytes, and no other thread
-                    // has it.
+                    // SAFETY: this malloc allocated the object for at least `layout.size()` bytes, and no other thread has it.
                     unsafe { self.caches[class].cache().resize(memory, layout.size()) };
                 }
                 Ok(memory)
@@ -236,8 +234,7 @@ impl Malloc {
         }
     }
 
-    /// Allocates during a profile whose samples have separate memory, so that frees of other objects need not be
-    /// observed.
+    /// Allocates during a profile whose samples have separate memory, so that frees of other objects need not be observed.
     #[inline]
     fn alloc_counted(&self, class: usize, layout: Layout, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
         let cache = self.caches[class].cache();
@@ -271,13 +268,12 @@ impl Malloc {
         if due { guard.alloc(layout.size(), layout.align()) } else { None }
     }
 
-    /// Reallocates memory of `layout` to `size` bytes at the same alignment, and keeps the bytes of `layout` that fit.
-    /// Other bytes are zeroed with [`Gfp::ZERO`], otherwise unspecified. An empty `layout` allocates; a `size` of 0
-    /// frees.
+    /// Reallocates memory of `layout` to `size` bytes at the same alignment, and keeps the bytes of `layout` that fit. Other
+    /// bytes are zeroed with [`Gfp::ZERO`], otherwise unspecified. An empty `layout` allocates; a `size` of 0 frees.
     ///
-    /// Cost: arithmetic if the class stays the same; otherwise an allocation, a copy and a free. A block of pages stays
-    /// in place if it holds `size` bytes without being twice as large. Above 4 MiB the system remaps pages instead of
-    /// copying bytes.
+    /// Cost: arithmetic if the class stays the same; otherwise an allocation, a copy and a free. A block of pages stays in
+    /// place if it holds `size` bytes without being twice as large. Above 4 MiB the system remaps pages instead of copying
+    /// bytes.
     ///
     /// # Errors
     /// Fails as [`alloc`](Self::alloc) does, and leaves the old memory unchanged.
@@ -386,8 +382,7 @@ impl Malloc {
     /// `memory` came from [`alloc`](Self::alloc) of this malloc with this layout, and is no longer used.
     #[inline]
     pub unsafe fn free_sized(&self, memory: NonNull<u8>, layout: Layout) {
-        // SAFETY: the malloc is borrowed, so it is alive. By contract, `memory` has this layout, and the caller may
-        // free it.
+        // SAFETY: the malloc is borrowed, so it is alive. By contract, `memory` has this layout, and the caller may free it.
         if !unsafe { self.fast.free_sized(memory.as_ptr(), layout.size(), layout.align()) } {
             // SAFETY: by contract, `memory` has this layout, and the caller may free it.
             unsafe { self.free_sized_slow(memory, layout) };

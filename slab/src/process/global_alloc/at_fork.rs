@@ -1,8 +1,7 @@
 //! Fork handlers (`pthread_atfork`) that hold every lock of the process-wide malloc across a fork.
 //!
-//! The handlers are registered when the library is loaded, or else at the allocator's start, which is before almost all
-//! other registrations. Therefore other handlers run before these handlers take the locks, and after they have released
-//! the locks.
+//! The handlers are registered when the library is loaded, or else at the allocator's start, which is before almost all other
+//! registrations. Therefore other handlers run before these handlers take the locks, and after they have released the locks.
 
 use super::{PROCESS, STARTING};
 use crate::cache::core::Core;

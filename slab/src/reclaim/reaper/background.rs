@@ -213,8 +213,7 @@ impl Background {
         }
     }
 
-    /// Resets the state in the child of a fork, which has no reaper thread. The child's next growth or waiter starts a
-    /// thread.
+    /// Resets the state in the child of a fork, which has no reaper thread. The child's next growth or waiter starts a thread.
     pub(crate) fn in_child(&self) {
         // Relaxed: the child has one thread. The handle is leaked, as is everything that other threads owned.
         self.thread.store(core::ptr::null_mut(), Relaxed);

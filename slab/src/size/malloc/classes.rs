@@ -10,8 +10,7 @@ pub const MAX_CLASS: usize = 32 << 10;
 pub(super) const CLASSES: usize = SMALL + 4 * 9;
 /// A profile's sample has room for any object.
 const _: () = assert!(MAX_CLASS <= PLACE);
-/// Largest order of malloc's slabs. Linux's order 3 would hold one or two of the largest objects, and waste up to a
-/// third.
+/// Largest order of malloc's slabs. Linux's order 3 would hold one or two of the largest objects, and waste up to a third.
 pub(super) const MAX_SLAB: u8 = 5;
 /// Objects up to this many bytes are in slabs of the subsystem's usual orders.
 pub(super) const ORDINARY: usize = 8 << 10;
@@ -36,8 +35,7 @@ pub(super) const fn size_of_class(class: usize) -> usize {
     (5 + step) << (doubling + 4)
 }
 
-/// Name of a class's cache, such as `malloc-64`. Formatted by hand, because each program start runs this for each
-/// class.
+/// Name of a class's cache, such as `malloc-64`. Formatted by hand, because each program start runs this for each class.
 pub(super) fn name_of_class(class: usize) -> String {
     let size = size_of_class(class);
     let mut name = String::with_capacity("malloc-0".len() + size.ilog10() as usize);

@@ -34,8 +34,7 @@ const BYTES: [u32; CLASSES] = {
 pub(super) struct Stride {
     /// Mask of an offset within its slab, because slabs are at multiples of their size.
     mask: u32,
-    /// Factor that recognises multiples of the stride, as [`Cache::begins_object`](crate::cache::Cache::begins_object)
-    /// does.
+    /// Factor that recognises multiples of the stride, as [`Cache::begins_object`](crate::cache::Cache::begins_object) does.
     multiples: u32,
 }
 
@@ -99,8 +98,7 @@ impl FastPaths {
         for (stride, cache) in strides[1..].iter_mut().zip(caches) {
             let geometry = cache.geometry();
             let slab = geometry.order().bytes();
-            // Without `plain`, a free must check the object's state: it may have a canary, be free, or be between red
-            // zones.
+            // Without `plain`, a free must check the object's state: it may have a canary, be free, or be between red zones.
             let plain = geometry.lead() == 0 && !core.harden.is_on();
             let known = Stride::new(geometry.stride(), slab).filter(|_| plain);
             *stride = known.unwrap_or_default();
@@ -134,8 +132,7 @@ impl FastPaths {
         (self.base, self.bytes.load(Relaxed), self.page_classes)
     }
 
-    /// Fast path of allocations of a size at an alignment; `None` for size 0, and beyond
-    /// [`MAX_CLASS`](super::MAX_CLASS).
+    /// Fast path of allocations of a size at an alignment; `None` for size 0, and beyond [`MAX_CLASS`](super::MAX_CLASS).
     #[inline(always)]
     fn fast_path_for(&self, size: usize, align: usize) -> Option<FastPath<Object, StackMemory>> {
         let word = word_of(size, align);
@@ -247,8 +244,7 @@ impl FastPaths {
         self.offset(memory.as_ptr()).is_some()
     }
 
-    /// Class of the object that begins at `memory`; `None` if the page has no known class, or no object begins at the
-    /// address.
+    /// Class of the object that begins at `memory`; `None` if the page has no known class, or no object begins at the address.
     ///
     /// # Safety
     /// The caller owns the memory.

@@ -61,8 +61,7 @@ impl StaticPaths {
     /// Opens the static paths as a copy of the malloc's paths `of`.
     ///
     /// # Safety
-    /// The static paths [serve](Self::serve) the malloc, and its table has taken their words. The malloc lives for
-    /// ever.
+    /// The static paths [serve](Self::serve) the malloc, and its table has taken their words. The malloc lives for ever.
     pub(super) unsafe fn open(&self, of: &FastPaths) {
         let (base, _, page_classes) = of.pages();
         // Relaxed: the Release store of `base` publishes these strides.
@@ -106,8 +105,7 @@ impl StaticPaths {
     pub(crate) fn alloc(&'static self, size: usize, align: usize) -> Option<NonNull<u8>> {
         self.path_for(size, align)?.alloc().map(Object::memory)
     }
-    /// Frees memory that was allocated for this size and alignment. Returns `false`, with nothing done, on a miss or
-    /// for null.
+    /// Frees memory that was allocated for this size and alignment. Returns `false`, with nothing done, on a miss or for null.
     ///
     /// # Safety
     /// The memory is no longer used.
@@ -128,8 +126,7 @@ impl StaticPaths {
     #[must_use]
     pub(crate) unsafe fn free(&'static self, memory: *mut u8) -> bool {
         let Some(offset) = self.offset(memory) else { return false };
-        // SAFETY: the paths are open, and each page's class has an entry. By contract, the caller owns the page's
-        // memory.
+        // SAFETY: the paths are open, and each page's class has an entry. By contract, the caller owns the page's memory.
         unsafe {
             // Relaxed: the address was stored before `base`, whose Acquire load in `offset` orders this load.
             let page = self.page_classes.load(Relaxed).add(offset / PAGE_SIZE);
