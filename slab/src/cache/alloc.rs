@@ -60,8 +60,7 @@ impl Drop for Filling<'_> {
 pub(super) struct SlabSupplier<'a> {
     cache: &'a Cache,
     gfp: Gfp,
-    /// `true` when allocating for the head of the wait queue. It may use free objects that other callers must
-    /// leave.
+    /// `true` when allocating for the head of the wait queue. It may use free objects that other callers must leave.
     is_waiter: bool,
     /// Reason why the last growth of the cache failed.
     refusal: Cell<Option<Refusal>>,
