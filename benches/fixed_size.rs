@@ -12,7 +12,6 @@ use uslab::pool::{
 use uslab_benches::{Bench, Column, Contender, Kind, clock};
 
 const OBJECT: Layout = Layout::new::<[u64; 8]>();
-/// Number of objects in a batch.
 const BATCH: usize = 1000;
 /// Size of the pools in bytes.
 const BYTES: usize = 1 << 20;
@@ -20,8 +19,6 @@ const BYTES: usize = 1 << 20;
 /// Allocates objects of one size.
 trait Objects: 'static {
     fn alloc(&mut self) -> NonNull<u8>;
-    /// Frees an object.
-    ///
     /// # Safety
     /// The object was allocated by this allocator and is not freed yet.
     unsafe fn free(&mut self, object: NonNull<u8>);

@@ -4,7 +4,6 @@ use crate::means::{self, COLUMNS};
 use crate::report::{Report, places};
 use std::fmt;
 
-/// Contents of the page.
 pub(crate) struct Page<'r> {
     /// Command that wrote the page.
     pub(crate) command: String,

@@ -59,8 +59,6 @@ fn malloc(bytes: usize) -> *mut u8 {
     unsafe { memory.write(1) };
     black_box(memory)
 }
-/// Frees memory.
-///
 /// # Safety
 /// `memory` came from [`malloc`] or is null, and is freed once.
 unsafe fn free(memory: *mut u8) {

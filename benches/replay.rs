@@ -47,7 +47,6 @@ fn whole_trace(c: &mut Criterion) {
     group.finish();
 }
 
-/// Runs a whole stream.
 struct Whole<'s>(&'s Stream);
 
 impl Visitor for Whole<'_> {

@@ -158,7 +158,6 @@ fn quantile(sorted: &[f64], share: f64) -> f64 {
     sorted[low] + (sorted[high] - sorted[low]) * part
 }
 
-/// Median of the values; `None` if there are no values.
 fn median(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     (!values.is_empty()).then(|| quantile(&values, 0.5))
@@ -334,7 +333,6 @@ pub(crate) struct Place<'r> {
     pub(crate) ratio: f64,
     /// Best peer in the median run; `None` unless the ratio is to a peer.
     pub(crate) best: Option<&'r Row>,
-    /// The median run.
     run: &'r Report,
 }
 

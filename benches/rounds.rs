@@ -370,7 +370,6 @@ impl Bench {
         Ok(())
     }
 
-    /// Writes the page of saved runs.
     fn write_page(&self, runs: &[Report], file: &Path) -> anyhow::Result<()> {
         let mut expected = Vec::new();
         for group in &self.groups {
@@ -421,7 +420,6 @@ impl Bench {
         (self.found(run.to_string(), samples), run)
     }
 
-    /// Results that were saved as a baseline.
     fn saved(&self, baseline: &str) -> anyhow::Result<Report> {
         let directory = kept::directory();
         let mut samples = Vec::new();

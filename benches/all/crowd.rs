@@ -15,7 +15,6 @@ use uslab_benches::{Bench, Column, Contender, Kind, Local, Made, Subject, Work, 
 const BATCH: usize = 64;
 /// Number of batches between two readings of the thread's CPU time.
 const TURN: usize = 8;
-/// Number of bytes in a MiB.
 const MIB: f64 = 1048576.0;
 /// Size of a thread's stack in bytes: too small for a huge page.
 const STACK: usize = 256 << 10;

@@ -5,7 +5,6 @@ use std::time::Instant;
 use uslab_benches::team::{self, cpus};
 use uslab_benches::{Bench, Column, Local, Made, Subject, Work, contenders};
 
-/// Number of places in the ring.
 const RING: usize = 1024;
 /// Number of objects in a segment, which is timed as one.
 const SEGMENT: u64 = 10_000;

@@ -31,7 +31,6 @@ impl Tail {
         Self { live: bench.scale(100_000), pairs: bench.scale(1_000_000) as u64, time: Duration::ZERO }
     }
 
-    /// Measures the ticks of allocations and of frees.
     pub(crate) fn measure<L: Local>(&self, local: &mut L) -> [Ticks; 2] {
         // The upper bound is at least a second at any clock rate. `new_with_bounds` accepts these bounds.
         let ticks = || Ticks::new_with_bounds(1, 1 << 32, 2).expect("bounds in order");

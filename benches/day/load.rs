@@ -21,10 +21,8 @@ const CLIENTS: usize = 200;
 /// Number of requests of a connection, after which the client opens a new one.
 const REQUESTS: usize = 400;
 const KEYS: u64 = 100_000;
-/// Smallest and largest size of a value in bytes; each doubling is equally likely.
-///
-/// The server would send a value larger than its buffer of 8 KiB in parts, without `TCP_NODELAY`. Only the network's timers
-/// would then be measured.
+/// Smallest and largest size of a value in bytes; each doubling is equally likely. The server would send a value larger than
+/// its buffer of 8 KiB in parts, without `TCP_NODELAY`. Only the network's timers would then be measured.
 const SIZES: (f64, f64) = (64.0, 8000.0);
 /// Mean lifetimes of values in days: of most values, and of one in ten.
 const LIVES: (f64, f64) = (1.0 / 20.0, 1.0 / 5.0);
@@ -171,7 +169,6 @@ impl Client {
         Ok(())
     }
 
-    /// Draws a request and encodes it.
     fn draw(&mut self, now: Duration, request: &mut Vec<u8>) {
         let key = self.what.random_range(0..KEYS);
         let mut words = vec![b"GET".to_vec(), format!("key:{key}").into_bytes()];

@@ -181,7 +181,6 @@ fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs the day of all servers at the same time.
 fn run(servers: &[Server], curve: Curve) -> anyhow::Result<Vec<Day>> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let served: Vec<_> = servers.iter().map(|_| Arc::new(Served::new(INTERVALS))).collect();

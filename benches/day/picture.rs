@@ -21,7 +21,6 @@ const SHADE: RGBAColor = RGBAColor(128, 128, 128, 0.12);
 
 type Drawn<T = ()> = Result<T, DrawingAreaErrorKind<Error>>;
 
-/// Draws a day of `length` seconds.
 pub(super) fn draw(days: &[Day], length: f64) -> Drawn<String> {
     let mut svg = String::new();
     {

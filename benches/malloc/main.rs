@@ -43,7 +43,6 @@ struct Work<'a> {
     dir: &'a Path,
 }
 
-/// Cost of a run.
 struct Cost {
     time: Duration,
     /// User and system time of the program and of all children for which it waited.

@@ -3,7 +3,6 @@
 use std::alloc::{Layout, handle_alloc_error};
 use std::ptr::NonNull;
 
-/// A program and its parameters.
 pub(crate) struct Program {
     pub(crate) name: &'static str,
     /// Description of the program in `--help`, on one line.
@@ -170,8 +169,6 @@ impl<A: Api> Block<A> {
         // SAFETY: the memory came from `A::alloc` with this size.
         unsafe { Self::from_raw(A::alloc(size), size, stamp) }
     }
-    /// Makes a block of memory, and stamps both ends.
-    ///
     /// # Safety
     /// `memory` is null, or came from `A::alloc` with `size` bytes, at least 4.
     #[inline(always)]

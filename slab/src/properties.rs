@@ -256,7 +256,6 @@ impl Lists {
             unsafe { self.memory.pages.free(slab, self.order()) };
         }
     }
-    /// Slab and index of each object that is out.
     fn out(&self) -> Vec<ObjectIndex> {
         let places = |(slab, out): (&u32, &BTreeSet<usize>)| {
             let slab = Pfn::new(*slab);
@@ -264,7 +263,6 @@ impl Lists {
         };
         self.shadow.iter().flat_map(places).collect()
     }
-    /// Expected state and fill of a slab.
     fn state(&self, slab: u32) -> (State, Fill) {
         let fill = Fill { inuse: self.shadow[&slab].len() as u16, objects: self.geometry.objects() as u16 };
         (State::from(fill), fill)

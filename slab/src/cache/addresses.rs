@@ -22,10 +22,8 @@ impl Core {
         }
     }
 
-    /// Releases addresses if the rest of the process has less than a third of the pages' addresses.
-    ///
-    /// Calls `told` with the number of bytes that the pages still have. Afterwards the addresses of the other pages' metadata
-    /// are released, too.
+    /// Releases addresses if the rest of the process has less than a third of the pages' addresses. Calls `told` with the
+    /// number of bytes that the pages still have. Afterwards the addresses of the other pages' metadata are released, too.
     ///
     /// # Safety
     /// During the call no thread reads the descriptors of a page that was never handed out.

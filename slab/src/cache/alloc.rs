@@ -470,7 +470,6 @@ impl Cache {
         reserving.had = end;
         Ok(())
     }
-    /// Hands out a reserved object.
     #[inline(always)]
     pub(crate) fn hand_out_reserved(&self, object: NonNull<u8>, gfp: Gfp) -> NonNull<u8> {
         self.finish(Object(object), gfp)

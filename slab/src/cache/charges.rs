@@ -48,7 +48,6 @@ impl Charges {
         self.refusals.add(1);
         Err(self.error())
     }
-    /// Returns `true` if the limit admits `slabs` slabs of `bytes` bytes at all.
     pub(super) fn admits(&self, slabs: usize, bytes: usize) -> bool {
         slabs.saturating_mul(bytes) <= self.limit()
     }

@@ -16,7 +16,6 @@ use uslab_magazine::FastPath;
 #[derive(Debug)]
 pub(crate) struct Checked {
     pub(super) tags: Arc<Tags>,
-    /// Tag of the cache.
     pub(super) tag: u8,
     /// Fast path of the magazine layer, used after the checks.
     pub(super) fast_path: FastPath<Object, StackMemory>,

@@ -72,7 +72,6 @@ pub(crate) struct Core {
     /// Number of forks, while other threads ran, between the process that made the subsystem and this process.
     pub(crate) forks: Counter,
     corruption: Contained<Arc<corruption::Handler>>,
-    /// All caches of the subsystem.
     pub(crate) caches: Registry<Cache>,
     /// Caches that other users can share.
     pub(crate) mergeable: Registry<Owner>,

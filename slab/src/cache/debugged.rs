@@ -59,7 +59,6 @@ impl Cache {
         let checked = self.checked.as_ref()?;
         Some((checked, checked.debugged.as_ref()?))
     }
-    /// Record of an object.
     fn record<'a>(
         &'a self,
         checked: &'a Checked,
@@ -378,7 +377,6 @@ impl Cache {
     }
 }
 
-/// The report, with its copied bytes.
 pub(super) fn with_bytes<'a>((bytes, report): &'a (Bytes, ObjectReport<'static>)) -> ObjectReport<'a> {
     let (left, right, noticed) = (bytes.left(), bytes.right(), CallStack::save());
     ObjectReport { left, bytes: bytes.object(), right, noticed, ..*report }

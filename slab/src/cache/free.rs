@@ -65,8 +65,6 @@ impl Cache {
             }
         }
     }
-    /// Frees an object that the inlined path did not free, with a reference to its cache.
-    ///
     /// # Safety
     /// The conditions of [`free_without_handle`](Self::free_without_handle) hold.
     #[cold]
@@ -215,7 +213,6 @@ impl Cache {
         self.config.per_cpu.free(&DrainOnly(self), Object(object), || self.free_direct(Object(object)));
     }
 
-    /// Frees an object to its slab.
     fn free_direct(&self, object: Object) {
         let op = self.operation(What::Free);
         if self.core.memory.pages.nodes() > 1 && self.node_of(object) != self.this_node() {
@@ -270,7 +267,6 @@ impl Cache {
             unsafe { hardened.prepare(front) };
         }
     }
-    /// Reports the error of a free, if the free is invalid.
     #[cold]
     #[inline(never)]
     fn report_bad_free(&self, object: NonNull<u8>) -> bool {

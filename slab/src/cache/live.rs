@@ -85,7 +85,6 @@ impl Live {
     pub fn runs(&self) -> Runs<'_> {
         Runs { live: self, slab: 0, word: 0, bits: self.words.first().copied().unwrap_or(0) }
     }
-    /// Range of the bitmap words of slab `i`.
     fn words_of(&self, i: usize) -> Range<usize> {
         self.slabs[i].1..self.slabs.get(i + 1).map_or(self.words.len(), |next| next.1)
     }
@@ -121,7 +120,6 @@ fn behind(first: NonNull<u8>, bytes: usize) -> NonNull<u8> {
 }
 
 impl Runs<'_> {
-    /// Address of object `index` of the slab at `base`.
     #[inline(always)]
     fn object(&self, base: NonNull<u8>, index: usize) -> NonNull<u8> {
         behind(base, index * self.live.stride)

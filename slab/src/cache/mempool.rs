@@ -39,7 +39,6 @@ pub struct Mempool {
     lacks: Counter,
 }
 
-/// An object in the reserve.
 #[derive(Debug)]
 struct Reserve(NonNull<u8>);
 

@@ -98,7 +98,6 @@ use wait_queue::Waiters;
 const _: () = assert!(std::mem::offset_of!(Cache, multiples) / 64 == std::mem::offset_of!(Cache, frees) / 64);
 const _: () = assert!(std::mem::offset_of!(Cache, allocs) % 64 != 0);
 
-/// The options of a cache.
 #[derive(Debug)]
 pub(crate) struct CacheConfig {
     pub(crate) name: Box<str>,
@@ -113,7 +112,6 @@ pub(crate) struct CacheConfig {
     pub(crate) held_limit: Option<usize>,
     /// Flags of every page allocation of the cache.
     pub(crate) page_flags: Gfp,
-    /// The page class recorded for the cache's pages.
     pub(crate) page_class: Option<u16>,
     /// Maximum number of slabs.
     pub(crate) limit: Option<u32>,

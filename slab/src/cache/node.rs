@@ -111,8 +111,6 @@ impl core::ops::Add for NodeCount {
 pub(crate) struct Unlisted(FrameList);
 
 impl Unlisted {
-    /// Adds a slab to the unlisted slabs.
-    ///
     /// # Safety
     /// `pfn` is on no list and no other thread knows it.
     unsafe fn push(&mut self, memory: &SlabMemory, pfn: Pfn) {
@@ -318,7 +316,6 @@ pub(crate) enum Back {
     Destructed,
 }
 
-/// Number of pages that `objects` objects take.
 fn pages(objects: u64, geometry: &Geometry) -> u64 {
     objects * geometry.stride() as u64 / PAGE_SIZE as u64
 }
@@ -340,21 +337,18 @@ impl Node {
         let lists = ForkMutex::new(Rank::Node, Lists { key, ..Lists::default() });
         Self { lists, geometry }
     }
-    /// The lists' lock, for forks.
     pub(crate) fn lists(&self) -> &ForkMutex<Lists> {
         &self.lists
     }
 
-    /// Locks the lists within an operation.
     fn lock(&self, op: &Operation) -> MutexGuard<'_, Lists> {
         tell!(op: Step::NodeVisited);
         self.lists.lock()
     }
 
-    /// Takes up to `max` free objects in one lock hold, from the fullest slabs first.
-    ///
-    /// Returns the number of objects, and `true` if there is a single object that is not constructed. This happens only if no
-    /// constructed object is left and `new` allows it; the caller then constructs the object.
+    /// Takes up to `max` free objects in one lock hold, from the fullest slabs first. Returns the number of objects, and `true`
+    /// if there is a single object that is not constructed. This happens only if no constructed object is left and `new` allows
+    /// it; the caller then constructs the object.
     pub(crate) fn alloc(
         &self,
         op: &Operation,
@@ -420,10 +414,8 @@ impl Node {
     }
 
     /// Frees objects in one lock hold. Slabs that become empty and do not stay are added to `unlisted`. Places whose object was
-    /// already free are passed to `refused`.
-    ///
-    /// Returns the number of unused pages above the bound, for [`discard_unused`](Self::discard_unused); 0 until a quarter more
-    /// is unused than the last pass left.
+    /// already free are passed to `refused`. Returns the number of unused pages above the bound, for
+    /// [`discard_unused`](Self::discard_unused); 0 until a quarter more is unused than the last pass left.
     ///
     /// # Safety
     /// The places are objects of slabs of this node and cache. The objects are in use, or the call refuses them. The behaviour
@@ -548,10 +540,9 @@ impl Node {
         idle
     }
 
-    /// Takes the constructed free objects of one slab, to destruct them.
-    ///
-    /// The slab is the first with such objects among the next `visits` slabs of a list, each of which moves to the back of the
-    /// list. Returns the slab, if found; `visits` becomes the number of visits left.
+    /// Takes the constructed free objects of one slab, to destruct them. The slab is the first with such objects among the next
+    /// `visits` slabs of a list, each of which moves to the back of the list. Returns the slab, if found; `visits` becomes the
+    /// number of visits left.
     pub(crate) fn take_constructed(
         &self,
         memory: &SlabMemory,
@@ -631,7 +622,6 @@ impl Node {
         }
     }
 
-    /// Snapshot of the node's counts.
     pub(crate) fn count(&self) -> NodeCount {
         self.lists.lock().count()
     }

@@ -12,8 +12,6 @@ unsafe impl Send for Object {}
 
 // Models have no malloc.
 impl Object {
-    /// An object in transit, from its address.
-    ///
     /// # Safety
     /// `memory` is an object without a user.
     #[inline(always)]

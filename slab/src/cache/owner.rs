@@ -91,10 +91,8 @@ impl Core {
     }
 }
 
-/// Ends an ownerless cache if no object is in use.
-///
-/// The caller counts as a reference until then, so that no other thread ends the cache. Two threads that flush the magazines
-/// would each take the other thread's objects for objects in use.
+/// Ends an ownerless cache if no object is in use. The caller counts as a reference until then, so that no other thread ends
+/// the cache. Two threads that flush the magazines would each take the other thread's objects for objects in use.
 fn end_if_unused(cache: &Arc<Cache>) {
     loop {
         let (ever, is_leaked) = {

@@ -38,7 +38,6 @@ const WINDOWS_LEN: usize = 1 << (ADDRESS_BITS - WINDOW_BITS);
 const PAGES: usize = 1 << (WINDOW_BITS - PAGE_SHIFT);
 
 type Owner = FixedPtr<Cache>;
-/// Owners of a window's pages.
 type Owners = [Owner; PAGES];
 #[cfg(not(any(loom, shuttle)))]
 type Window = Published<Owners>;
@@ -54,8 +53,6 @@ impl Window {
     fn get(&self) -> Option<&'static Owners> {
         self.0.get().copied()
     }
-    /// Publishes the owners of a window's pages.
-    ///
     /// # Safety
     /// The conditions of [`Published::offer`](crate::published::Published::offer) hold.
     unsafe fn offer(&self, made: NonNull<Owners>) -> Result<&'static Owners, &'static Owners> {

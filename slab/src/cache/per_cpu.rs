@@ -212,7 +212,6 @@ impl PerCpu {
             None => out(object),
         }
     }
-    /// Number of objects in the quarantine.
     pub(super) fn quarantined(&self) -> u64 {
         self.quarantine.as_ref().map_or(0, Quarantine::len)
     }
@@ -268,7 +267,6 @@ impl PerCpu {
         self.layer()?.alloc(slabs)
     }
 
-    /// Frees an object.
     pub(super) fn free(&self, slabs: &impl Supplier<Object>, object: Object, bypass: impl FnOnce()) {
         match self.layer() {
             Some(layer) => layer.free(slabs, object),

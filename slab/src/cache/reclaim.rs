@@ -62,7 +62,6 @@ impl Core {
             0
         });
     }
-    /// Calls `each` for each cache after a sweep, and returns the sum of the results.
     fn after_sweep(&self, each: impl Fn(&Cache) -> usize) -> usize {
         self.refs().map(|cache| each(&cache)).sum()
     }

@@ -84,7 +84,6 @@ impl<C> CacheRefs<C> {
         }
         Ok(core::mem::take(&mut refs.handles) > 0)
     }
-    /// Ends [`close`](Self::close), with the result of the destruction.
     pub(super) fn closed(&self, is_destroyed: bool) {
         let mut refs = self.0.lock();
         refs.is_destroyed |= is_destroyed;

@@ -238,7 +238,6 @@ impl Cache {
     pub(super) fn discard_idle(&self) {
         self.nodes.iter().for_each(|node| _ = self.discard_unused_of(node, node.reap_unused()));
     }
-    /// Discards all unused pages.
     pub(crate) fn discard_all_unused(&self) {
         self.nodes.iter().for_each(|node| _ = self.discard_unused_of(node, u64::MAX));
     }
@@ -359,7 +358,6 @@ impl Cache {
             }
         }
     }
-    /// Uncharges a slab of the given order.
     pub(super) fn uncharge(&self, order: Order) {
         // Acquire: pairs with the Release of `touch_charge`. Done first, because notified waiters read the charge.
         self.counts.charge.fetch_sub(1, Acquire);

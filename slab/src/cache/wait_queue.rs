@@ -8,7 +8,6 @@ use std::time::Instant;
 use uslab_magazine::sync::fork::ForkMutex;
 use uslab_magazine::sync::{AtomicBool, Counter, Rank};
 
-/// The waiters of a cache.
 #[derive(Debug)]
 pub(crate) struct Waiters {
     /// True if there is a waiter without an object. Written under the lock of `queue`, like `closed`.

@@ -86,7 +86,6 @@ fn wake(wakers: impl IntoIterator<Item = Waker>) {
 }
 
 impl Cache {
-    /// Returns `true` if the cache has waiters.
     #[inline]
     pub(super) fn has_waiters(&self) -> bool {
         // Relaxed: see "No lost wake-up" in the module docs.

@@ -440,7 +440,6 @@ mod sampled {
             guard.set(every, slots);
             guard
         }
-        /// Sets the sampling rate, and the number of slots.
         pub(crate) fn set(&self, every: u32, slots: u32) {
             self.slots.set(slots.max(1).into());
             self.left.set(self.distance(every.into()));

@@ -304,12 +304,11 @@ pub(crate) const CANARY: usize = 8;
 /// Difference between the first fill byte behind the requested size and the other fill bytes.
 const FIRST: u8 = 0x80;
 
-/// The bytes behind an object's requested size: fill bytes and a check word.
-///
-/// Fill bytes derived from the address and the secret extend to the end of the object. The word that follows has the number of
-/// fill bytes in 16 bits, and a check of number and address in 48 bits. The first fill byte differs from the other fill bytes,
-/// which are equal. A write of the same byte twice or more behind the requested size is therefore always detected. A single
-/// written byte is missed if it equals the fill byte (one in 128).
+/// The bytes behind an object's requested size: fill bytes and a check word. Fill bytes derived from the address and the secret
+/// extend to the end of the object. The word that follows has the number of fill bytes in 16 bits, and a check of number and
+/// address in 48 bits. The first fill byte differs from the other fill bytes, which are equal. A write of the same byte twice
+/// or more behind the requested size is therefore always detected. A single written byte is missed if it equals the fill byte
+/// (one in 128).
 #[derive(Debug)]
 struct Canary {
     keys: [u64; 2],
@@ -328,8 +327,6 @@ impl Canary {
     fn fill(&self, object: NonNull<u8>) -> u8 {
         (mix(object.addr().get() as u64 ^ self.keys[1]) as u8) | 1
     }
-    /// Writes the fill bytes and the word for a requested `size`.
-    ///
     /// # Safety
     /// The caller owns the object and the word behind it.
     unsafe fn set(&self, object: NonNull<u8>, size: usize) {

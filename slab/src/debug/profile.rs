@@ -393,10 +393,8 @@ impl Profiler {
         &self.noted
     }
 
-    /// Starts a profile.
-    ///
-    /// `own` makes the separate memory for samples of a malloc, unless it exists already. `close` closes the inlined paths, and
-    /// also closes frees if there is no separate memory; it returns `true` on success.
+    /// Starts a profile. `own` makes the separate memory for samples of a malloc, unless it exists already. `close` closes the
+    /// inlined paths, and also closes frees if there is no separate memory; it returns `true` on success.
     pub(crate) fn start(
         &self,
         rate: usize,

@@ -24,8 +24,6 @@ impl Bytes {
     pub(crate) const NONE: Self =
         Self { left: ([0; KEPT_ZONE], 0), object: ([0; KEPT], 0), right: ([0; KEPT_ZONE], 0) };
 
-    /// Copies the bytes of an object and its red zones.
-    ///
     /// # Safety
     /// The object has `size` bytes, with `left` bytes before it and `right` bytes behind it.
     pub(crate) unsafe fn of(object: NonNull<u8>, left: usize, size: usize, right: usize) -> Self {
@@ -95,7 +93,6 @@ pub struct ObjectReport<'a> {
 }
 
 impl ObjectReport<'_> {
-    /// Writes the report of a corruption.
     pub(crate) fn write(&self, f: &mut fmt::Formatter<'_>, corruption: &Corruption<'_>) -> fmt::Result {
         let Corruption { cache, kind, address, owner, .. } = *corruption;
         write!(f, "{:=<78}\nBUG {cache}: ", "")?;

@@ -124,7 +124,6 @@ impl Depot {
         true
     }
 
-    /// Frames of record `at`.
     fn frames(&self, at: u32) -> &'static [usize] {
         let record = self.record(at);
         // SAFETY: a record that is on a list or in a `CallStack` is complete, and never changes.

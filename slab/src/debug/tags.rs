@@ -26,7 +26,6 @@ use uslab_magazine::sync::{AtomicU8, Ordering::Relaxed, planted};
 /// Number of bytes of the pages per tag: the size of the smallest object.
 const GRAIN: usize = crate::geometry::WORD;
 
-/// Table of the tags.
 #[derive(Debug)]
 pub(crate) struct Tags {
     memory: Reserved,

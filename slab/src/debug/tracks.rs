@@ -141,7 +141,6 @@ struct Block {
     memory: Region,
 }
 
-/// Offset of the records in a block.
 const FIRST: usize = size_of::<Block>().next_multiple_of(align_of::<Record>());
 
 /// Table of the records' addresses, with a word per page.
@@ -168,8 +167,6 @@ impl Tracks {
     pub(crate) fn place(&self) -> usize {
         self.table.base().addr().get()
     }
-    /// The table's word of a slab.
-    ///
     /// # Safety
     /// The table is committed up to the slab's word.
     unsafe fn word(&self, slab: Pfn) -> &AtomicPtr<Block> {

@@ -200,8 +200,6 @@ pub(crate) unsafe fn inspect_padding(
     paddings(base, objects, bytes).map(look).iter().sum()
 }
 
-/// Fills a watched range with its byte.
-///
 /// # Safety
 /// The range is in the slab that has `within`, and only the caller accesses the range.
 unsafe fn fill(within: NonNull<u8>, part: Part, range: Range<usize>, byte: u8) {

@@ -292,7 +292,6 @@ impl Numbers {
         });
         self.generations.fresh(used, self.last)
     }
-    /// Number of retired numbers.
     pub(super) fn retired(&self) -> u64 {
         self.free.lock().retired
     }

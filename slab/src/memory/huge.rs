@@ -163,8 +163,6 @@ impl Pieces {
     fn reserve(&self) -> bool {
         self.used.reserve()
     }
-    /// Adds a piece in use.
-    ///
     /// # Safety
     /// The table has room for one more piece.
     unsafe fn insert(&mut self, piece: Region) {
@@ -244,8 +242,6 @@ impl Table {
         self.memory.commit(&Operation::new(), (self.len + 1) * size_of::<Region>())
     }
 
-    /// Inserts a piece at its place in the order.
-    ///
     /// # Safety
     /// The table has room for one more piece.
     unsafe fn insert(&mut self, piece: Region) {
@@ -285,7 +281,6 @@ impl Huge {
     pub(crate) const TABLE_BYTES: usize = (MOST * size_of::<Region>()).next_multiple_of(PAGE_SIZE);
 
     /// Makes the allocator, which keeps up to `keep` bytes of freed mappings; `None` if address space for the table is refused.
-    ///
     /// With `guards`, up to that number of pieces are followed by an inaccessible page, and freed addresses rest for a while.
     pub(crate) fn new(
         addresses: &mut Reservation,
@@ -427,7 +422,6 @@ impl Huge {
         Some(base)
     }
 
-    /// Number of bytes of the piece at `memory`.
     pub(crate) fn bytes(&self, memory: NonNull<u8>) -> Result<usize, CorruptionKind> {
         let pieces = self.pieces.lock();
         pieces.used.find(memory.addr().get()).map(|at| pieces.used[at].bytes() - self.guard)

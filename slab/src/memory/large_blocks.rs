@@ -35,7 +35,6 @@ pub struct LargeInfo {
     pub paths: Paths,
 }
 
-/// Counters of large blocks.
 #[derive(Debug, Default)]
 pub(crate) struct LargeBlocks {
     allocs: Counter,

@@ -43,7 +43,6 @@ pub(crate) const FRAME_BITS: usize = 256;
 /// Maximum number of objects in a slab that are constructed one by one. The side table has room for two bitmaps of a page of
 /// such objects.
 pub(crate) const ONE_BY_ONE: usize = SIDE_BYTES * 8 / 2;
-/// Number of words of the bitmap in a frame.
 const FRAME_WORDS: usize = FRAME_BITS / 64;
 /// Number of bytes of the side table per page: a bit for each of the smallest objects in a page.
 pub(crate) const SIDE_BYTES: usize = uslab_buddy::PAGE_SIZE / crate::geometry::WORD / 8;
@@ -94,7 +93,6 @@ impl Head {
 }
 
 impl Constructed {
-    /// Number of words of the bitmaps of a slab of `objects` objects.
     fn words(self, objects: usize) -> usize {
         words(objects) * (1 + self as usize)
     }
@@ -104,7 +102,6 @@ impl Constructed {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AlreadyFree;
 
-/// Number of words of a bitmap for `objects` objects.
 fn words(objects: usize) -> usize {
     objects.div_ceil(64)
 }
@@ -309,9 +306,8 @@ impl<'a> Slab<'a> {
         unsafe { self.with(|fill, _, _| *fill) }
     }
 
-    /// Takes up to `max` free objects, lowest first or in the order of `draws`, and reports the index of each object.
-    ///
-    /// If objects are constructed one by one, only constructed objects are taken. If none is left and `new` allows it, one
+    /// Takes up to `max` free objects, lowest first or in the order of `draws`, and reports the index of each object. If
+    /// objects are constructed one by one, only constructed objects are taken. If none is left and `new` allows it, one
     /// unconstructed object is taken and `true` is returned: the caller must construct it. Cost: one pass over the bitmap; with
     /// `draws` one pass per object.
     ///

@@ -196,7 +196,6 @@ std::thread_local! {
     /// Error of the last constructor that failed on this thread.
     static REFUSED: Cell<Option<Cause>> = const { Cell::new(None) };
 }
-/// Error of a constructor.
 type Cause = Box<dyn std::error::Error + Send + Sync>;
 
 impl AllocError {
@@ -384,7 +383,6 @@ impl<T> ObjectCache<T> {
         self.cache.register_shrinker(shrinker)
     }
 
-    /// The underlying untyped cache.
     pub(crate) fn untyped(&self) -> &KmemCache {
         &self.cache
     }

@@ -38,8 +38,6 @@ use uslab_magazine::sync::Rank;
 use uslab_magazine::sync::fork::ForkLock;
 
 impl Cache {
-    /// Visits the cache's locks of one rank.
-    ///
     /// # Safety
     /// The conditions of [`Fork::locks`] hold.
     unsafe fn locks(&self, rank: Rank, visit: &mut dyn FnMut(&dyn ForkLock)) {

@@ -432,8 +432,6 @@ impl Uslab {
         // SAFETY: by contract, `memory` is null, or the caller may free it. A started malloc lives for ever.
         paths.is_some_and(|paths| unsafe { paths.free(memory) })
     }
-    /// Frees memory that the inlined part did not free.
-    ///
     /// # Safety
     /// The conditions of [`free`](Self::free) hold.
     #[doc(hidden)]

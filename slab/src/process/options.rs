@@ -151,7 +151,6 @@ impl Options {
         })
     }
 
-    /// The configured dump.
     pub(crate) fn dump(&self) -> Option<Dump> {
         self.dump.map(|file| Dump { file, signal: self.dump_signal })
     }

@@ -145,11 +145,9 @@ pub(crate) fn least_limit() -> Option<u64> {
     [groups, own_limit()].into_iter().flatten().min()
 }
 
-/// Lowest limit in bytes among the control group in the text of `/proc/PID/cgroup` and its ancestors below `root`, for
-/// both versions of control groups.
-///
-/// A file that cannot be read, or has no number, does not limit. A container sees its own group as the root, whatever
-/// the text contains.
+/// Lowest limit in bytes among the control group in the text of `/proc/PID/cgroup` and its ancestors below `root`, for both
+/// versions of control groups. A file that cannot be read, or has no number, does not limit. A container sees its own group as
+/// the root, whatever the text contains.
 fn of_groups(groups: &str, root: &str) -> Option<u64> {
     let group = |of: fn(&str) -> bool| {
         groups.lines().find_map(|line| {

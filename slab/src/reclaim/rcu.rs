@@ -116,7 +116,6 @@ impl Deferred {
         batch.len += 1;
         (batch.len == BATCH).then(|| core::mem::replace(&mut *batch, Batch::EMPTY))
     }
-    /// Takes all batches that are not empty.
     pub(crate) fn take(&self) -> impl Iterator<Item = Batch> {
         let batches = self.0.iter().map(|batch| core::mem::replace(&mut *batch.lock(), Batch::EMPTY));
         batches.filter(|batch| batch.len > 0)

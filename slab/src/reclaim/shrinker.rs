@@ -59,10 +59,8 @@ use uslab_magazine::sync::{Contained, Rank, assert_unlocked, contain_panic, plan
 pub trait Shrinker: Send + Sync {
     /// Approximate number of objects that the shrinker could free now.
     fn count(&self) -> usize;
-    /// Frees up to `objects` objects, the least useful ones first, and returns the number of objects freed.
-    ///
-    /// `gfp` restricts the shrinker like the failing allocation: with [`Gfp::NOIO`] or [`Gfp::NOFS`] it must not start
-    /// I/O or call a file system.
+    /// Frees up to `objects` objects, the least useful ones first, and returns the number of objects freed. `gfp` restricts the
+    /// shrinker like the failing allocation: with [`Gfp::NOIO`] or [`Gfp::NOFS`] it must not start I/O or call a file system.
     fn scan(&self, objects: usize, gfp: Gfp) -> usize;
 }
 
@@ -131,7 +129,6 @@ thread_local! {
     static SHRINKING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The shrinkers of a subsystem.
 #[derive(Debug)]
 pub(crate) struct Shrinkers(Registry<Entry>);
 

@@ -111,8 +111,6 @@ impl Cache {
         Some(ObjectPlace { slab, index: index as u16 })
     }
 
-    /// Takes the snapshot.
-    ///
     /// # Safety
     /// The conditions of [`KmemCache::view`] hold.
     unsafe fn view(&self) -> CacheView {

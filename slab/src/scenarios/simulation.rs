@@ -388,7 +388,6 @@ fn expect(kinds: &'static [CorruptionKind], what: impl FnOnce()) {
     assert_eq!(REFUSED.with(Cell::get), 1, "what cannot be right is refused once");
 }
 
-/// Runs a script, in an execution of the checker.
 fn run(script: &Script) {
     let world = World::new(script);
     let operate = |world: &World, me: usize, ops: &[Op]| {

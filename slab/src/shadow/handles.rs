@@ -55,7 +55,6 @@ trait Names<const G: u32> {
     type Object: fmt::Debug + fmt::Display;
     fn alloc_with(&mut self, make: impl FnOnce() -> u64)
     -> Result<Handle<u32, G>, HandleError<Self::Object>>;
-    /// Frees the value and returns it.
     fn free(&mut self, handle: Handle<u32, G>) -> Option<u64>;
     fn get(&self, handle: Handle<u32, G>) -> Option<u64>;
     fn is_valid(&self, handle: Handle<u32, G>) -> bool;

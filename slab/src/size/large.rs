@@ -122,10 +122,8 @@ impl Core {
         memory
     }
 
-    /// Retries `attempt` after freeing unused memory, and then after running the shrinkers.
-    ///
-    /// Only requests that may reclaim drain other CPUs' objects and run shrinkers. A request fails immediately if the
-    /// limit can never admit `bytes`.
+    /// Retries `attempt` after freeing unused memory, and then after running the shrinkers. Only requests that may reclaim
+    /// drain other CPUs' objects and run shrinkers. A request fails immediately if the limit can never admit `bytes`.
     fn press<T>(&self, gfp: Gfp, bytes: usize, attempt: impl Fn() -> Option<T>) -> Option<T> {
         self.memory.pages.limit().is_none_or(|most| bytes <= most).then_some(())?;
         let first = attempt().or_else(|| {
@@ -315,8 +313,6 @@ impl Core {
         Ok(frame.state().order())
     }
 
-    /// Frees the large block at `memory`.
-    ///
     /// # Safety
     /// As [`free`](Self::free); `pfn` is the page of `memory`, and no cache owns it.
     #[cold]

@@ -388,8 +388,6 @@ impl Malloc {
             unsafe { self.free_sized_slow(memory, layout) };
         }
     }
-    /// Frees memory of a known layout that the inlined path did not free.
-    ///
     /// # Safety
     /// The conditions of [`free_sized`](Self::free_sized) hold.
     #[cold]
@@ -425,8 +423,6 @@ impl Malloc {
             unsafe { self.free_slow(memory) };
         }
     }
-    /// Frees memory that the inlined path did not free.
-    ///
     /// # Safety
     /// The conditions of [`free`](Self::free) hold.
     #[cold]

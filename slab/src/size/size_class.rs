@@ -4,7 +4,6 @@
 //! 64 and 128 bytes. Up to 192 bytes, a table with one byte for each 8 bytes of size gives the class. Above 192 bytes,
 //! the bit length gives the class (`kmalloc_info` and `__kmalloc_index` of `mm/slab_common.c`).
 
-/// Number of classes.
 pub(crate) const CLASSES: usize = 13;
 
 /// Size in bytes of the objects of each class, ascending.

@@ -30,7 +30,6 @@ pub(super) fn mappings() -> Vec<Mapping> {
     found
 }
 
-/// Index of the mapping that has the address.
 pub(super) fn position(mappings: &[Mapping], address: usize) -> Option<usize> {
     mappings.iter().position(|mapping| (mapping.start..mapping.end).contains(&address))
 }
@@ -76,7 +75,6 @@ unsafe extern "C" fn add(info: *mut libc::dl_phdr_info, _: usize, list: *mut cor
     0
 }
 
-/// Finds the build id among ELF notes.
 #[cfg(target_os = "linux")]
 fn build_id(mut notes: &[u8]) -> Option<&[u8]> {
     while let Some((head, rest)) = notes.split_at_checked(12) {

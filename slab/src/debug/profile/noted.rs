@@ -55,7 +55,6 @@ impl Sum {
     }
 }
 
-/// A live sample.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Live {
     /// Inverted address of the sample, so that a search for leaks finds no pointer here; 0 if unused.
@@ -135,7 +134,6 @@ impl Noted {
         Some(self.sites.len() as u32 - 1)
     }
 
-    /// Index of the list for an address.
     pub(super) fn list_of(address: usize) -> usize {
         ((address as u64 >> 3).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize % LIVE
     }

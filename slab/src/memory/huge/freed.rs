@@ -103,7 +103,6 @@ impl Freed {
         Some(region)
     }
 
-    /// Ends a reaping interval.
     pub(super) fn end_interval(&mut self) {
         self.extents.iter_mut().flatten().for_each(|extent| extent.idle = extent.idle.saturating_add(1));
     }

@@ -290,7 +290,6 @@ fn run(weak: &Weak<dyn Reap>) {
     }
 }
 
-/// Waits for at most an interval.
 fn wait(interval: Duration) {
     // Time does not pass under shuttle, where only a wake-up ends the park below. A lost wake-up is thus found.
     if cfg!(shuttle) { uslab_magazine::sync::relax() } else { park_timeout(interval) }

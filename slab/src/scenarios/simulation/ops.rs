@@ -120,7 +120,6 @@ impl Side<'_> {
         };
         assert!(allowed, "an allocation is refused with {error:?}");
     }
-    /// Ends a wait with the given result.
     #[track_caller]
     pub(super) fn ends_wait(&self, wait: Wait, result: Result<NonNull<u8>, AllocError>) {
         match result {

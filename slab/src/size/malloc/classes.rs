@@ -6,7 +6,6 @@ use crate::debug::profile::PLACE;
 const SMALL: usize = 8;
 /// Size of the largest class in bytes. Larger requests get blocks of pages.
 pub const MAX_CLASS: usize = 32 << 10;
-/// Number of classes.
 pub(super) const CLASSES: usize = SMALL + 4 * 9;
 /// A profile's sample has room for any object.
 const _: () = assert!(MAX_CLASS <= PLACE);

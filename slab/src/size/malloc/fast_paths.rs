@@ -121,7 +121,6 @@ impl FastPaths {
             allocs.spread(|class| size_of_class(class) / 8, &mut *by_words);
         }
     }
-    /// Sets the number of bytes that all pages have.
     pub(super) fn set_bytes(&self, bytes: usize) {
         // Relaxed: the number publishes no other data.
         self.bytes.store(bytes, Relaxed);
