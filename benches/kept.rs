@@ -94,7 +94,6 @@ impl fmt::Display for Run {
     }
 }
 
-/// Commit of the working tree.
 pub(crate) fn commit() -> String {
     let mut git = Command::new("git");
     git.args(["describe", "--always", "--dirty", "--abbrev=8", "--exclude=*"]);

@@ -68,7 +68,6 @@ impl Column {
     pub fn above_floor(self) -> Self {
         Self { above_floor: true, ..self }
     }
-    /// Returns `true` if [`above_floor`](Self::above_floor) was called.
     pub(crate) fn has_floor(&self) -> bool {
         self.above_floor
     }

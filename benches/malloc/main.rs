@@ -35,11 +35,9 @@ struct Program {
 
 /// One run of a program.
 struct Work<'a> {
-    /// Library to preload; `None` for the C library's malloc.
     library: Option<&'a Path>,
     /// `true` for a small run, which only shows that the program works.
     quick: bool,
-    /// Empty folder for this run.
     dir: &'a Path,
 }
 

@@ -8,7 +8,6 @@ pub(crate) struct Program {
     /// Description of the program in `--help`, on one line.
     pub(crate) about: &'static str,
     pub(crate) parameters: &'static [Parameter],
-    /// Runs the program, and returns the number of operations.
     pub(crate) run: fn(&Parameters) -> u64,
 }
 

@@ -192,7 +192,6 @@ impl Lists {
             }
         }
     }
-    /// Destructs all free objects.
     fn destruct(&mut self) {
         let idle: usize = self.shadow.keys().map(|slab| self.idle(*slab)).sum();
         let mut destructed = 0;

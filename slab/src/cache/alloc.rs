@@ -338,7 +338,6 @@ impl Cache {
         self.run_shrinkers(op, source.gfp, result, again)
     }
 
-    /// Runs the shrinkers, and retries after each round.
     fn run_shrinkers<T>(
         &self,
         op: &Operation,
@@ -396,7 +395,6 @@ impl Cache {
         self.profile(object);
         self.finish(object, gfp)
     }
-    /// Reports an object to the profile, if one is running.
     #[inline(always)]
     fn profile(&self, object: Object) {
         let cpu = || self.core.cpus.current();

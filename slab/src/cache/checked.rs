@@ -19,12 +19,10 @@ pub(crate) struct Checked {
     pub(super) tag: u8,
     /// Fast path of the magazine layer, used after the checks.
     pub(super) fast_path: FastPath<Object, StackMemory>,
-    /// Checks beyond checked frees.
     pub(super) debugged: Option<Debugged>,
 }
 
 impl Checked {
-    /// Returns `true` if the object is out, with a user.
     pub(super) fn is_out(&self, object: NonNull<u8>) -> bool {
         self.tags.is_out(object, self.tag)
     }

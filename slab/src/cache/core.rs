@@ -237,7 +237,6 @@ impl Core {
         Some((tags, tag))
     }
 
-    /// Starts a profile: see [`Subsystem::start_profile_from`](crate::Subsystem::start_profile_from).
     pub(crate) fn start_profile(&self, rate: usize, seed: Option<u64>) -> Result<(), NotStarted> {
         self.start_profile_with(rate, seed, rate >= OWN_MEMORY)
     }
@@ -254,7 +253,6 @@ impl Core {
         self.profiler
             .start(rate, seed, own, |with_frees| self.memory.pages.tables().close_inlined(with_frees))
     }
-    /// Stops the profile: see [`Subsystem::stop_profile`](crate::Subsystem::stop_profile).
     pub(crate) fn stop_profile(&self) -> bool {
         self.profiler.stop(|| self.memory.pages.tables().open_inlined())
     }
@@ -268,7 +266,6 @@ impl Core {
         self.profiler.freed(_memory);
     }
 
-    /// The cache whose slab contains `memory`.
     pub(crate) fn cache_at(&self, memory: NonNull<u8>) -> Option<&Cache> {
         let pfn = self.memory.pages.pfn_of(memory.as_ptr())?;
         self.cache_of(self.memory.frames().frame(pfn).owner())

@@ -365,7 +365,6 @@ impl Cache {
         let owner = self.core.cache_at(object).filter(|owner| owner.owner() != self.owner());
         self.core.tell(kind, object, self.name(), owner.map(Self::name), index);
     }
-    /// The object that contains an address in a slab of the cache.
     pub(super) fn place_around(&self, address: NonNull<u8>) -> Option<ObjectIndex> {
         let memory = &self.core.memory;
         let slab = memory.frames().frame(memory.pages.pfn_of(address.as_ptr())?).head();

@@ -115,13 +115,11 @@ pub(crate) struct CacheConfig {
     pub(crate) page_class: Option<u16>,
     /// Maximum number of slabs.
     pub(crate) limit: Option<u32>,
-    /// Account to which the cache's slabs are also charged.
     pub(crate) account: Option<Arc<Charges>>,
     pub(crate) type_stable: bool,
     /// True if frees are checked immediately, and objects by the other checks.
     pub(crate) check_frees: bool,
     pub(crate) debug: SlabDebug,
-    /// True if objects are zeroed when they are freed.
     pub(crate) zero_on_free: bool,
     pub(crate) harden: Harden,
     /// True if the cache's objects are inaccessible, and only their addresses are used.
@@ -156,7 +154,6 @@ pub(crate) struct Cache {
     /// Factor that recognises multiples of the stride; 0 if objects are not at multiples: see
     /// [`begins_object`](Self::begins_object). Stored on the line of `frees`.
     multiples: u64,
-    /// True if a hook runs on each object before it is freed.
     has_free_hook: bool,
     core: Arc<Core>,
     /// Reference to the cache itself, by which objects that wait for a grace period keep the cache alive.
@@ -384,7 +381,6 @@ impl Cache {
     pub(crate) fn deferred(&self) -> &AtomicU64 {
         &self.counts.deferred
     }
-    /// Number of pages of slabs that wait for a grace period.
     pub(crate) fn grace_pages(&self) -> u64 {
         self.counts.grace_pages.get()
     }
@@ -399,7 +395,6 @@ impl Cache {
     }
 }
 
-/// A share in the ownership of a cache: see [`owner`].
 #[derive(Debug)]
 pub(crate) struct Owner(Arc<Cache>);
 

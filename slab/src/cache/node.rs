@@ -598,7 +598,6 @@ impl Node {
         }
     }
 
-    /// Takes all empty slabs off the lists.
     pub(crate) fn discard_empty(&self, memory: &SlabMemory, unlisted: &mut Unlisted) {
         self.lists.lock().take_empty(memory, unlisted);
     }

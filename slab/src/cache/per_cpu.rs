@@ -307,16 +307,13 @@ impl PerCpu {
     pub(crate) fn join_sweeps(&self) {
         self.each(|layer| layer.join_sweeps(OBJECTS));
     }
-    /// Completes [`drain`](Self::drain), after a sweep.
     pub(super) fn drain_swept(&self, slabs: &impl Supplier<Object>) {
         self.each(|layer| _ = layer.drain_swept(&layer.operation(What::Reclaim), slabs));
     }
-    /// Completes [`flush_all`](Self::flush_all), after a sweep.
     pub(super) fn flush_swept(&self, op: &Operation, slabs: &impl Supplier<Object>) {
         self.release(op, slabs);
         self.each(|layer| layer.flush_swept(op, slabs));
     }
-    /// Completes [`reap`](Self::reap), after a sweep.
     pub(super) fn reap_swept(&self, slabs: &impl Supplier<Object>) -> u64 {
         self.release_idle(slabs) + self.layer().map_or(0, |layer| layer.reap_swept(slabs))
     }

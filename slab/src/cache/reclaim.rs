@@ -46,7 +46,6 @@ impl Core {
         }
     }
 
-    /// Shrinks all caches: see [`Subsystem::shrink`](crate::Subsystem::shrink).
     pub(crate) fn shrink(&self, op: &Operation) -> usize {
         self.release_huge();
         self.sweep(0..self.cpus.count(), Which::All);
@@ -89,7 +88,6 @@ impl Core {
         self.uncharge_huge(self.huge.release())
     }
 
-    /// Ends a reaping interval of all caches: see [`Subsystem::reap`](crate::Subsystem::reap).
     pub(crate) fn reap(&self) -> u64 {
         let objects = self.reap_caches();
         self.memory.pages.reap();

@@ -370,7 +370,6 @@ impl Cache {
         // Release: pairs with the Acquire of `uncharge`.
         self.counts.charge.fetch_add(0, Release);
     }
-    /// Error that names the limit that was reached.
     pub(super) fn limit_error(&self) -> AllocError {
         let charged = self.counts.charge.load(Relaxed);
         match (&self.config.account, self.config.limit) {

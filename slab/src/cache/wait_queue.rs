@@ -55,7 +55,6 @@ impl Waiter {
         let since = (!cfg!(target_family = "wasm")).then(Instant::now);
         Self { ticket, since, is_thread, waker, object: None }
     }
-    /// Nanoseconds since the wait started.
     pub(super) fn waited(&self) -> u64 {
         self.since.map_or(0, |since| since.elapsed().as_nanos() as u64)
     }

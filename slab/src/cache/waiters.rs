@@ -483,11 +483,9 @@ impl Cache {
         }
     }
 
-    /// Starts a wait for an object: see [`KmemCache::acquire`](crate::KmemCache::acquire).
     pub(crate) fn acquire(&self, gfp: Gfp) -> Acquiring<'_> {
         Acquiring { cache: self, gfp, is_thread: false, place: None }
     }
-    /// Allocates with a timeout: see [`KmemCache::acquire_timeout`](crate::KmemCache::acquire_timeout).
     pub(crate) fn acquire_timeout(&self, gfp: Gfp, timeout: Duration) -> Result<NonNull<u8>, AllocError> {
         if let Some(done) = self.acquire_now(gfp) {
             return done;

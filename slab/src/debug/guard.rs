@@ -323,7 +323,6 @@ impl Pool {
             traces: [Some(of(&slot.allocated)), freed.then(|| of(&slot.freed))],
         }
     }
-    /// Describes a faulting access to an address of the pool.
     #[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "no faults are told there"))]
     pub(crate) fn fault(&self, address: usize) -> Mistake {
         // Relaxed: a report may describe an object on which another thread works.
@@ -534,7 +533,6 @@ mod sampled {
         }
     }
 
-    /// Boxes a value; returns `None` if memory is short.
     fn boxed<T>(value: T) -> Option<Box<T>> {
         let mut one = Vec::new();
         one.try_reserve_exact(1).ok()?;

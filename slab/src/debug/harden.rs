@@ -170,7 +170,6 @@ impl Secret {
         };
         Self { key, drawn: Counter::new(0) }
     }
-    /// Derives a key for the next cache or pool.
     pub(crate) fn next(&self) -> Key {
         self.drawn.add(1);
         let [first, second] = self.key;

@@ -215,7 +215,6 @@ impl CallStack {
         if len == 0 { Self::NONE } else { DEPOT.save(&frames[..len]).map_or(Self::NONE, Self) }
     }
 
-    /// Saves the stack with these frames.
     #[cfg(test)]
     pub(crate) fn of_frames(frames: &[usize]) -> Self {
         Self(DEPOT.save(frames).unwrap())
@@ -224,7 +223,6 @@ impl CallStack {
     pub(crate) fn number(self) -> u32 {
         self.0
     }
-    /// The stack with the given [`number`](Self::number).
     pub(crate) fn of_number(number: u32) -> Self {
         Self(number)
     }

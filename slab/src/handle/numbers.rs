@@ -180,7 +180,6 @@ impl Numbers {
         Self { segments, free: Mutex::ranked(Rank::Numbers, Free::default()), limit, last, generations }
     }
 
-    /// Locks the list of free numbers.
     #[cfg(all(test, debug_assertions, not(any(loom, shuttle))))]
     pub(super) fn lock(&self) -> impl Sized + '_ {
         self.free.lock()

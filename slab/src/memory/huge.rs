@@ -357,7 +357,6 @@ impl Huge {
             && table.iter().map(pages_of).sum::<u64>() == pieces.pages
     }
 
-    /// Lock of the pieces, which a fork takes.
     pub(crate) fn pieces(&self) -> &ForkMutex<Pieces> {
         &self.pieces
     }

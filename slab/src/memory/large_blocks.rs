@@ -44,7 +44,6 @@ pub(crate) struct LargeBlocks {
 }
 
 impl LargeBlocks {
-    /// Counts an allocation.
     pub(crate) fn allocated(&self, op: &Operation, order: Order) {
         self.allocs.add(1);
         self.paths.count(op);

@@ -210,7 +210,6 @@ mod sealed {
     use super::{Cause, Fallible, Hook, NonNull, REFUSED};
 
     pub trait Construct<T>: Send + Sync + 'static {
-        /// Constructs an object; `None` on failure.
         fn construct(&self) -> Option<T>;
     }
     impl<T, F: Fn() -> T + Send + Sync + 'static> Construct<T> for F {

@@ -120,7 +120,6 @@ impl Deferred {
         let batches = self.0.iter().map(|batch| core::mem::replace(&mut *batch.lock(), Batch::EMPTY));
         batches.filter(|batch| batch.len > 0)
     }
-    /// The batches' locks, which a fork takes.
     pub(crate) fn batches(&self) -> impl Iterator<Item = &ForkMutex<Batch>> {
         self.0.iter()
     }

@@ -136,7 +136,6 @@ impl Shrinkers {
     pub(crate) fn new() -> Self {
         Self(Registry::new(Rank::Shrinkers))
     }
-    /// Lock of the list, which a fork takes.
     pub(crate) fn list(&self) -> &ForkMutex<List<Entry>> {
         self.0.list()
     }

@@ -138,7 +138,6 @@ impl fmt::Display for Violation {
 impl std::error::Error for Violation {}
 
 impl Core {
-    /// Checks the subsystem: see [`Subsystem::check`](crate::Subsystem::check).
     pub(crate) fn check(&self) -> Result<Census, Violation> {
         Census::take(self)
     }

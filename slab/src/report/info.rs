@@ -132,7 +132,6 @@ impl Info {
 }
 
 impl Core {
-    /// Takes the snapshot: see [`Subsystem::info`](crate::Subsystem::info).
     pub(crate) fn info(&self) -> Info {
         Info {
             caches: self.caches.iter().map(|cache| cache.info()).collect(),
@@ -162,7 +161,6 @@ impl Core {
         }
         usage
     }
-    /// Makes the kernel's table: see [`Subsystem::slabinfo`](crate::Subsystem::slabinfo).
     pub(crate) fn slabinfo(&self) -> SlabInfo {
         let caches: Vec<_> = self.caches.iter().map(|cache| cache.info()).collect();
         caches.iter().rev().filter(|cache| cache.had_slabs()).collect()

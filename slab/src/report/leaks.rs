@@ -172,7 +172,6 @@ fn writable() -> Option<Vec<Range<usize>>> {
 }
 
 impl Core {
-    /// Searches for leaks: see [`Subsystem::leaks`](crate::Subsystem::leaks).
     pub(crate) fn leaks(&self) -> Holders {
         let caches: Vec<_> = self.caches.iter().collect();
         let of_cache = |(cache, of): (usize, &std::sync::Arc<Cache>)| {

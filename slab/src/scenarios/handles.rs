@@ -82,7 +82,6 @@ impl Objects {
     fn alloc(&self, value: u32) -> Named {
         self.cache.alloc_with(|object| object.set(value)).unwrap()
     }
-    /// Allocates an object if memory is available.
     #[cfg(shuttle)]
     fn try_alloc(&self, value: u32) -> Option<Named> {
         let handle = self.cache.alloc_with(|object| object.set(value));

@@ -215,7 +215,6 @@ pub(super) fn constructed() -> KmemCacheBuilder {
             object[0] = 8;
         })
 }
-/// Allocates a constructed object.
 pub(super) fn alloc_constructed(world: &World) -> NonNull<u8> {
     let object = world.alloc();
     // SAFETY: this thread owns the object.

@@ -174,7 +174,6 @@ impl<N: Names<G>, const G: u32> Shadow<N, G> {
         Some(handle)
     }
 
-    /// Checks that the handle neither finds nor frees anything.
     fn nothing_at(&mut self, handle: Handle<u32, G>) {
         let found = (self.names.is_valid(handle), self.names.get(handle), self.names.free(handle));
         assert_eq!(found, (false, None, None), "{handle:?}");

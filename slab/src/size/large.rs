@@ -179,7 +179,6 @@ impl Core {
         resized
     }
 
-    /// Frees memory that is outside the subsystem's pages.
     #[cold]
     pub(crate) fn free_huge(&self, memory: NonNull<u8>) {
         if self.free_sample(memory, NO_CACHE) {

@@ -123,7 +123,6 @@ impl Malloc {
         }
         can
     }
-    /// The malloc's own inlined fast paths.
     pub(crate) fn fast(&self) -> &FastPaths {
         &self.fast
     }

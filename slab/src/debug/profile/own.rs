@@ -54,7 +54,6 @@ impl Own {
         // SAFETY: the place was committed above, or when it was made.
         Some(unsafe { self.memory.base().add(place * PLACE) })
     }
-    /// Size in bytes of the sample that begins at an address.
     pub(super) fn size_of(&self, address: usize) -> Result<usize, CorruptionKind> {
         let offset = address - self.base();
         match self.places.get(offset / PLACE) {

@@ -67,7 +67,6 @@ pub(super) struct Books {
     /// Waiters at a limit, by the start of their wait.
     pub(super) queued: BTreeMap<u64, Queued>,
 }
-/// Shadow record of a waiter.
 pub(super) struct Queued {
     /// Address of the waiter's cache.
     pub(super) cache: usize,
@@ -88,7 +87,6 @@ impl Books {
         before.for_each(|other| other.is_due = true);
     }
 }
-/// Shadow record of a handle.
 #[derive(Clone, Copy)]
 pub(super) struct Named {
     pub(super) handle: Handle,

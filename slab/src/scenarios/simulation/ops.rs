@@ -91,7 +91,6 @@ impl Side<'_> {
     fn slot(&self, a: u64) -> Option<Arc<Slot>> {
         self.world.slot(self.number(a))
     }
-    /// Takes one of the thread's objects.
     fn pick(&self, a: u64) -> Option<Object> {
         self.mine(|mine| (!mine.held.is_empty()).then(|| mine.held.swap_remove(a as usize % mine.held.len())))
     }
@@ -139,13 +138,11 @@ impl Side<'_> {
         }
         true
     }
-    /// Takes one of the thread's waits.
     fn pick_wait(&self, a: u64) -> Option<Wait> {
         self.mine(|mine| {
             (!mine.waits.is_empty()).then(|| mine.waits.swap_remove(a as usize % mine.waits.len()))
         })
     }
-    /// Unpins the thread's reader.
     pub(super) fn ends_reading(&self) {
         if let Some((guard, number, _)) = self.mine(|mine| mine.reader.take()) {
             self.books(|books| books.readers.remove(&number));

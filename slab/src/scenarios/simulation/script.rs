@@ -83,7 +83,6 @@ numbers! {
         /// Index of the fault point in `POINTS`.
         point, percent
     }
-    /// Configuration of a cache.
     CacheSetup {
         /// Number of bytes of an object, above the minimum.
         size,

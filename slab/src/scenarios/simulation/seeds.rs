@@ -12,7 +12,6 @@ fn way(failure: &str) -> String {
     failure.split(|c: char| c.is_ascii_digit() || c == '{').next().unwrap_or("").to_owned()
 }
 
-/// A runner of many simulations.
 pub(in crate::scenarios) struct Seeds(pub(in crate::scenarios) u64);
 
 impl Seeds {

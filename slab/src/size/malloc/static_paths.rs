@@ -39,7 +39,6 @@ pub(crate) struct StaticPaths {
 }
 
 impl StaticPaths {
-    /// Creates closed paths, in which every operation misses.
     pub(crate) const fn new() -> Self {
         Self {
             base: AtomicUsize::new(NOWHERE),
