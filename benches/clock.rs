@@ -42,7 +42,7 @@ pub fn stamp() -> u64 {
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::x86_64::{_mm_lfence, _rdtsc};
-        // SAFETY: every x86-64 CPU has both instructions.
+        // SAFETY: every x86-64 CPU has `lfence` and `rdtsc`.
         unsafe {
             _mm_lfence();
             let stamp = _rdtsc();

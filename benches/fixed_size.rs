@@ -195,7 +195,7 @@ fn walks(bench: &mut Bench) -> Result<(), PoolError> {
     // Every tenth object stays, in an order different from the slots' order, which matters if a walk follows links.
     let mut kept = Vec::new();
     for index in (0..SLOTS).map(|index| index * 7919 % SLOTS) {
-        // SAFETY: the object was allocated above, and is freed at most once. The other objects are in use.
+        // SAFETY: the object was allocated above, and is freed at most once. Objects that are not freed are in use.
         unsafe {
             if index % 10 == 0 {
                 by_bits[index].cast::<u64>().write(1);

@@ -1,7 +1,8 @@
 //! Passes the samples of interleaved rounds to criterion as benchmarks.
 //!
-//! Criterion alone would measure one subject after the other, and thereby compare different minutes. Here all rounds run first,
-//! with every subject in each round. Criterion then gets the samples, for its statistics, its report, and its saved baselines.
+//! Criterion alone would measure one subject after the other, and thereby compare different minutes. In these benches all
+//! rounds run first, with every subject in each round. Criterion then gets the samples, for its statistics, its report, and its
+//! saved baselines.
 
 use crate::report::Row;
 use anyhow::Context;

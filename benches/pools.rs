@@ -55,8 +55,8 @@ impl Local for NullLocal {
     }
 }
 
-/// Free objects in a thread-local `Vec`, with the C library behind it, as a program can write in ten lines. It exchanges no
-/// objects between threads and frees no memory before the thread exits.
+/// Free objects in a thread-local `Vec`, with the C library behind it, as a program can write in ten lines. The list exchanges
+/// no objects between threads and frees no memory before its thread exits.
 #[derive(Debug)]
 pub struct TlsVec<const WORDS: usize>;
 

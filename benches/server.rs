@@ -2,7 +2,8 @@
 //! the C library's malloc, and its peers. `redis-benchmark` loads each server.
 //!
 //! Each round starts the server anew. The server gets values of four sizes under the same random keys, one size after the
-//! other, so that most values replace a value of another size. Then every key is deleted and all clients disconnect.
+//! other, so that most values replace a value of another size. At the end of a round every key is deleted and all clients
+//! disconnect.
 
 use anyhow::Context;
 use std::io::{BufRead, BufReader, Read, Write};

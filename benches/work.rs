@@ -17,8 +17,8 @@ pub fn below(rng: &mut SmallRng, bound: usize) -> usize {
     ((u64::from(rng.next_u32()) * bound as u64) >> 32) as usize
 }
 
-/// Returns the same reference, but the compiler must assume that its address is known elsewhere. Otherwise the compiler could
-/// keep the fields in registers through the whole loop, as in no real program.
+/// Returns the same reference, but the compiler must assume that its address is known elsewhere. Without this function the
+/// compiler could keep the local's fields in registers through the whole loop, unlike in real programs.
 #[inline(always)]
 fn known_elsewhere<L>(local: &mut L) -> &mut L {
     std::hint::black_box(local)

@@ -25,7 +25,7 @@ impl Work for Million {
     fn run<S: Subject>(&self, made: &Made<S>) -> Vec<f64> {
         let mut order: Box<[u32]> = (0..self.objects as u32).collect();
         order.shuffle(&mut random());
-        // Written before the baseline is measured, because this memory belongs to the harness.
+        // The harness's memory is written before the baseline is measured.
         let mut places = Places::new(self.objects);
         let (kept, freed) = order.split_at(self.objects / 10);
         let live = (self.objects * BYTES) as f64;

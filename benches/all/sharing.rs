@@ -15,8 +15,8 @@ const WRITES: u64 = 100;
 enum Handed {
     /// Threads allocate their own objects from the start (active sharing: cache-thrash).
     No,
-    /// One thread allocates the first objects for all threads alternately, so that neighbours belong to different threads. The
-    /// other threads free these objects, and may get the same objects again (passive sharing: cache-scratch).
+    /// One thread allocates the first objects for all threads alternately, so that neighbours belong to different threads.
+    /// Other threads free their first objects, and may get the same objects again (passive sharing: cache-scratch).
     Yes,
 }
 

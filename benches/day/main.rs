@@ -67,7 +67,7 @@ impl Server {
         let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
         let mut command = Command::new(program);
         command.args(["--port", &address.port().to_string()]).stdout(Stdio::null()).stderr(Stdio::null());
-        // This option is for the servers on uslab's malloc. Other mallocs return memory automatically, or not at all.
+        // `USLAB_OPTIONS` affects only servers on uslab's malloc. Other mallocs return memory automatically, or not at all.
         command.env("USLAB_OPTIONS", "reap=500");
         let process = command.spawn().with_context(|| program.display().to_string())?;
         let server = Self { name, process, address };

@@ -248,7 +248,7 @@ fn factor(number: &Natural, primes: usize) -> (Natural, u64) {
 /// Maximum number of steps, above the need of any number that can be factored in minutes.
 const STEPS: u32 = 1 << 24;
 
-/// The first primes that can be divisors, because the number is a square modulo them.
+/// The first primes modulo which the number is a square, so that they can be divisors.
 fn base(number: &Natural, primes: usize) -> Vec<u32> {
     let prime = |n: &u32| (2..).take_while(|d| d * d <= *n).all(|d| !n.is_multiple_of(d));
     let square = |p: &u32| {

@@ -96,7 +96,7 @@ struct Functions {
     free: unsafe extern "C" fn(*mut c_void, usize),
 }
 
-/// Set before the first thread starts.
+/// The functions of the malloc in use, set before the first thread starts.
 static FUNCTIONS: AtomicPtr<Functions> = AtomicPtr::new(std::ptr::null_mut());
 
 impl SizedApi {

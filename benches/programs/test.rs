@@ -57,8 +57,8 @@ fn a_malloc_that_hands_out_a_block_twice_is_found() {
     cc.arg(workspace().join("benches/programs/twice.c"));
     assert!(cc.status().expect("a C compiler").success());
     for name in names() {
-        // These programs have one object at a time, which may reuse the last object's memory, or use `calloc`, which the broken
-        // library leaves to the C library.
+        // Some programs have one object at a time, which may reuse the last object's memory. Others use `calloc`, which the
+        // broken library leaves to the C library.
         if name.starts_with("cache-") || name == "zeros" {
             continue;
         }

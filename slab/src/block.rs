@@ -106,7 +106,7 @@ impl<'c> Block<'c> {
     }
     /// Number of usable bytes: the requested size rounded up to the allocator's size; 0 for an empty layout.
     ///
-    /// Same cost as [`Malloc::usable_size`].
+    /// The cost is the same as of [`Malloc::usable_size`].
     pub fn usable_size(&self) -> usize {
         match self.origin {
             Origin::Cache(cache) => cache.geometry().usable(),
@@ -126,13 +126,13 @@ impl<'c> Block<'c> {
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         self.front_mut(self.layout.size())
     }
-    /// The first `n` bytes, or all if the block has fewer. Bytes after the first `n` are not touched.
+    /// The first `n` bytes of the block, or all if the block has fewer. Bytes after the first `n` are not touched.
     pub fn front(&self, n: usize) -> &[u8] {
         let n = self.initialise(n);
         // SAFETY: the block owns the first `n` bytes, which are initialised.
         unsafe { core::slice::from_raw_parts(self.memory.as_ptr(), n) }
     }
-    /// The first `n` bytes, or all if the block has fewer, mutably.
+    /// The first `n` bytes of the block, or all if the block has fewer, mutably.
     pub fn front_mut(&mut self, n: usize) -> &mut [u8] {
         let n = self.initialise(n);
         // SAFETY: the block owns the first `n` bytes, which are initialised, and the borrow is exclusive.

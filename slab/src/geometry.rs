@@ -43,7 +43,8 @@ pub const MAX_OBJECTS: usize = 32_767;
 pub struct OrderRule {
     /// Number of CPUs present. More CPUs mean larger slabs.
     pub present_cpus: u32,
-    /// Maximum number of CPUs of the machine. It replaces `present_cpus` if that is 1, for machines that add their CPUs late.
+    /// Maximum number of CPUs of the machine. The maximum replaces a `present_cpus` of 1, for machines that add their CPUs
+    /// late.
     pub possible_cpus: u32,
     /// Smallest order of a slab (`slab_min_order`); default 0.
     pub min_order: u8,
@@ -183,8 +184,8 @@ impl Geometry {
     pub fn new(size: usize, align: usize, rule: &OrderRule) -> Result<Self, GeometryError> {
         Self::laid_out(size, align, 0, 0, rule)
     }
-    /// Same as [`new`](Self::new), with a red zone of at least `zone` bytes on both sides of each object. Half of the
-    /// gap between two objects belongs to each.
+    /// Computes the geometry as [`new`](Self::new) does, with a red zone of at least `zone` bytes on both sides of each object.
+    /// Half of the gap between two objects belongs to each.
     pub(crate) fn with_zones(
         size: usize,
         align: usize,
@@ -193,7 +194,8 @@ impl Geometry {
     ) -> Result<Self, GeometryError> {
         Self::laid_out(size, align, zone, zone, rule)
     }
-    /// Same as [`new`](Self::new), with at least `tail` bytes behind each object that its user must not write.
+    /// Computes the geometry as [`new`](Self::new) does, with at least `tail` bytes behind each object that its user must not
+    /// write.
     pub(crate) fn with_tail(
         size: usize,
         tail: usize,

@@ -349,7 +349,7 @@ proptest! {
                     let slabs: Vec<_> = lists.shadow.keys().copied().collect();
                     if let Some(&slab) = slabs.get(pick % slabs.len().max(1)) {
                         let place = ObjectIndex { slab: Pfn::new(slab), index: pick % lists.geometry.objects() };
-                        // The object is free, or in use and then freed. The second free is refused either way.
+                        // The object is free, or in use and then freed. A second free is refused in both cases.
                         if lists.shadow[&slab].len() > 1 || !lists.shadow[&slab].contains(&place.index) {
                             lists.give(&[place, place], Back::Constructed);
                         }

@@ -24,7 +24,7 @@ pub(crate) fn pages(cpus: u32, nodes: u32, bytes: usize) -> PageConfig {
 
 /// Makes the C library map large memory anew for each allocation. A world takes megabytes from the heap and touches few of
 /// them. Freshly mapped memory is zero, and costs only for touched pages. Reused memory must be cleared, which took three
-/// quarters of the time of these tests. By default the C library keeps such memory from the first large free on.
+/// quarters of the time of these tests. By default the C library keeps freed large memory from the first large free on.
 fn map_what_is_large() {
     #[cfg(all(target_os = "linux", target_env = "gnu", not(miri)))]
     // SAFETY: this option of the C library's heap may be set at any time.

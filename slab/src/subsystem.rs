@@ -78,14 +78,14 @@ impl Subsystem {
         made
     }
 
-    /// The global subsystem, which the first call makes with the default [`Config`]. It is never dropped.
+    /// The global subsystem, which the first call makes with the default [`Config`], and which is never dropped.
     ///
-    /// Threads never wait here: each of several first callers starts a subsystem, and all but one subsystem are
-    /// dropped. Under a checker, each execution has a separate global subsystem.
+    /// Threads never wait here: each of several first callers starts a subsystem, and all but one subsystem are dropped. Under
+    /// a checker, each execution has a separate global subsystem.
     ///
     /// # Errors
-    /// Fails as [`new`](Self::new) does. [`StartError::Starting`] if starting the subsystem calls `global` on the same
-    /// thread, as an allocator built on the subsystem would.
+    /// Fails as [`new`](Self::new) does. [`StartError::Starting`] if starting the subsystem calls `global` on the same thread,
+    /// as an allocator built on the subsystem would.
     pub fn global() -> Result<&'static Self, StartError> {
         global::get()
     }
@@ -219,7 +219,8 @@ impl Subsystem {
     pub fn start_profile(&self, rate: usize) -> Result<(), NotStarted> {
         self.core.start_profile(rate, None)
     }
-    /// Starts a heap profile whose random draws begin at `seed`. The same program on the same CPUs then gets the same samples.
+    /// Starts a heap profile whose random draws begin at `seed`. With one seed, the same program on the same CPUs gets the same
+    /// samples.
     ///
     /// # Errors
     /// Fails as [`start_profile`](Self::start_profile) does.
@@ -376,7 +377,7 @@ mod global {
         }
     }
 
-    /// Same as `start`, but fails if another subsystem became the global one.
+    /// Starts the global subsystem as `start` does, but fails if another subsystem became the global one.
     pub(super) fn start_own(
         make: impl FnOnce() -> Result<Subsystem, StartError>,
     ) -> Result<&'static Subsystem, StartError> {

@@ -11,16 +11,16 @@ use uslab_magazine::sync::Ordering::{Acquire, Relaxed};
 use uslab_magazine::sync::planted;
 use uslab_magazine::tracepoints::What;
 
-/// An account limits and counts the memory of several caches, for example of a tenant or a part of a program. It is like a
-/// memory control group of Linux, for caches.
+/// An account limits and counts the memory of several caches, for example of a tenant or a part of a program. An account is
+/// like a memory control group of Linux, for caches.
 ///
 /// Pages of slabs are charged when a slab is made, and uncharged when it is freed. An account is therefore exact about memory,
 /// and the fast paths cost nothing more. A free object counts until its slab is empty and freed. (Since 5.9 Linux charges its
-/// groups for each object, from a stock on each CPU, because tenants share caches. Here each tenant has separate caches, as in
-/// earlier Linux.)
+/// groups for each object, from a stock on each CPU, because tenants share caches. In uslab each tenant has separate caches, as
+/// in earlier Linux.)
 ///
 /// At the limit an allocation first flushes the free objects of the account's other caches, then calls the
-/// [shrinkers](crate::shrinker) of each cache. If that does not help, the allocation fails with
+/// [shrinkers](crate::shrinker) of each cache. If no memory becomes free, the allocation fails with
 /// [`AccountLimit`](crate::AllocError::AccountLimit), and [`acquire`](crate::KmemCache::acquire) waits until pages are freed.
 /// As long as the account has waiters, all its caches work without magazines, and free each slab that becomes empty. The
 /// waiters of one cache are served in order; waiters of different caches have no order.
@@ -73,7 +73,7 @@ impl Account {
     }
     /// Changes the account's limit, and makes its waiters try again.
     ///
-    /// If more is charged than the new limit allows, free objects and slabs of the caches are freed immediately. Then the
+    /// If more is charged than the new limit allows, free objects and slabs of the caches are freed immediately, and then the
     /// [shrinkers](crate::shrinker) of each cache are called. Slabs with objects in use stay usable, and no new slab is made.
     ///
     /// Cost: the queue's lock of each cache of the account. If the new limit is below the charge, also the cost of an

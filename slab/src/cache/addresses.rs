@@ -23,7 +23,7 @@ impl Core {
     }
 
     /// Releases addresses if the rest of the process has less than a third of the pages' addresses. Calls `told` with the
-    /// number of bytes that the pages still have. Afterwards the addresses of the other pages' metadata are released, too.
+    /// number of bytes that the pages still have, and then also releases the addresses of the other pages' metadata.
     ///
     /// # Safety
     /// During the call no thread reads the descriptors of a page that was never handed out.

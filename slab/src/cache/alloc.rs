@@ -60,7 +60,7 @@ impl Drop for Filling<'_> {
 pub(super) struct SlabSupplier<'a> {
     cache: &'a Cache,
     gfp: Gfp,
-    /// `true` when allocating for the head of the wait queue. It may use free objects that other callers must leave.
+    /// `true` when allocating for the head of the wait queue, which may use free objects that other callers must leave.
     is_waiter: bool,
     /// Reason why the last growth of the cache failed.
     refusal: Cell<Option<Refusal>>,
@@ -75,7 +75,7 @@ impl<'a> SlabSupplier<'a> {
     pub(super) fn error(&self) -> AllocError {
         self.error_or(AllocError::Destroyed)
     }
-    /// Same as `error`, but returns `silent` if the slabs were never tried.
+    /// Reason why no object was found; `silent` if the slabs were never tried.
     fn error_or(&self, silent: AllocError) -> AllocError {
         match self.refusal.take() {
             Some(Refusal::Panic(panic)) => resume_unwind(ManuallyDrop::into_inner(panic)),
@@ -414,8 +414,8 @@ impl Cache {
         }
         self.hand_over(object, if self.config.harden.zero_on_alloc { gfp | Gfp::ZERO } else { gfp })
     }
-    /// Zeroes the object on request. This is the last step of an allocation, and the only step if objects are neither checked
-    /// nor hardened.
+    /// Zeroes the object on request. Zeroing is the last step of an allocation, and the only step if objects are neither
+    /// checked nor hardened.
     #[inline(always)]
     pub(crate) fn hand_over(&self, Object(object): Object, gfp: Gfp) -> NonNull<u8> {
         self.core.memory.obj_out(object);

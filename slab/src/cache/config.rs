@@ -50,7 +50,8 @@ pub struct Config {
     /// Default magazine sizes of the subsystem's caches.
     pub magazines: Magazines,
     /// Default of the subsystem's caches: if true, each free checks immediately that the object belongs to the cache and is in
-    /// use. Otherwise an error is detected when the object reaches its slab. True in builds with debug assertions.
+    /// use. Without checked frees, an invalid free is detected when the object reaches its slab. True in builds with debug
+    /// assertions.
     pub check_frees: bool,
     /// Debug options by cache name: see [`flags`](crate::debug::flags). Empty by default.
     pub slab_debug: DebugRules,

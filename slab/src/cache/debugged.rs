@@ -2,7 +2,8 @@
 //!
 //! The record of an object is stored next to the object's tag ([`tracks`](crate::debug::tracks)); only red zones are in the
 //! slab. Record and red zones belong to the thread that has the object: to the allocating thread until its caller gets the
-//! object, and to the freeing thread once it took the tag. They therefore need no lock, and reports are made with no lock held.
+//! object, and to the freeing thread once it took the tag. Record and red zones therefore need no lock, and reports are made
+//! with no lock held.
 
 use super::alloc::BULK;
 use super::checked::{Checked, Debugged};

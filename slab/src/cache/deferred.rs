@@ -23,7 +23,7 @@ impl Cache {
             self.wake_threads();
         }
     }
-    /// Increments `count`. Threads of loom's models do not wait for it.
+    /// Increments `count`, for which threads of loom's models do not wait.
     #[cfg(loom)]
     pub(super) fn begin_grace(&self, count: &AtomicU64) {
         // Relaxed: the count publishes no other data.
@@ -40,7 +40,8 @@ impl Core {
         if let Some(full) = self.deferred.push(self.cpus.current(), object) {
             self.wait_for(full);
         }
-        // Checked after the batch's lock, which a new waiter takes, too. Relaxed: that lock orders the load.
+        // Waiters are checked after the batch's lock was held, which a new waiter takes, too. Relaxed: the batch's lock orders
+        // the load.
         if self.waited_for.load(Relaxed) > 0 {
             self.flush_deferred();
         }
@@ -69,7 +70,7 @@ impl Core {
                         }
                     }
                 });
-                // Decremented last, so that a thread that waits for 0 finds all other work done.
+                // The count is decremented last, so that a thread that waits for 0 finds all other work done.
                 if let Some(cache) = cache {
                     // Relaxed: the count publishes no other data.
                     cache.deferred().fetch_sub(1, Relaxed);

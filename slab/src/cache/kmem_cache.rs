@@ -49,7 +49,7 @@ pub struct KmemCache {
     alias: Option<Box<str>>,
 }
 
-/// Limit of a cache's memory. It is charged by slab, which costs nothing on the fast paths, and is therefore rounded up to
+/// Limit of a cache's memory. A limit is charged by slab, which costs nothing on the fast paths, and is therefore rounded up to
 /// slabs of the cache's order.
 ///
 /// ```
@@ -142,7 +142,7 @@ impl KmemCacheBuilder {
         self.align(align)
     }
     /// Sets the constructor, which gets the object's zeroed bytes when the object leaves its slab for the first time. Later
-    /// allocations do not run it: a free object keeps what its last user left.
+    /// allocations do not run the constructor: a free object keeps what its last user left.
     ///
     /// The constructor runs in the allocating thread, with no lock held, and may panic.
     pub fn ctor(self, construct: impl Fn(&mut [u8]) + Send + Sync + 'static) -> Self {
@@ -151,15 +151,15 @@ impl KmemCacheBuilder {
             true
         })
     }
-    /// Sets a constructor that may fail, for instance if memory is short. It returns `true` if the object is constructed. On
-    /// `false` the allocation fails with [`AllocError::Constructor`], and the next allocation tries again.
+    /// Sets a constructor that may fail, for instance if memory is short. The constructor returns `true` if the object is
+    /// constructed. On `false` the allocation fails with [`AllocError::Constructor`], and the next allocation tries again.
     pub fn try_ctor(mut self, construct: impl Fn(&mut [u8]) -> bool + Send + Sync + 'static) -> Self {
         let hook = self.hook(construct);
         self.hooks_mut().construct = hook;
         self
     }
-    /// Sets the destructor, which gets the bytes of a free object as its last user left them. It must free what the constructor
-    /// allocated in addition.
+    /// Sets the destructor, which gets the bytes of a free object as its last user left them. The destructor must free memory
+    /// that the constructor allocated.
     ///
     /// The destructor runs when the cache is shrunk, reaped, destroyed or dropped, and in any thread whose allocation, free or
     /// [reaper](crate::reaper) frees slabs. No lock is held. A panic ends only the current run of the destructor.
@@ -597,7 +597,7 @@ impl KmemCache {
         self.cache.acquire_timeout(gfp, timeout)
     }
 
-    /// Allocates an object from memory node `node`. If that node has no memory, another node serves and is
+    /// Allocates an object from memory node `node`. If `node` has no memory, another node serves and is
     /// [counted](CacheInfo::other_node_allocs), unless `gfp` has [`Gfp::THIS_NODE`].
     ///
     /// Cost: that of [`alloc`](Self::alloc) for the node of this CPU; the node's lock for other nodes, and with the flag.
@@ -609,8 +609,8 @@ impl KmemCache {
         self.cache.alloc_node(gfp, node)
     }
 
-    /// Fills all of `out` with objects, or none of it. This CPU's and the depot's objects come first, then objects directly
-    /// from the slabs, many per lock hold.
+    /// Fills all of `out` with objects, or none of it: first objects of this CPU and the depot, then objects directly from the
+    /// slabs, many per lock hold.
     ///
     /// # Errors
     /// Fails as [`alloc`](Self::alloc) does, and leaves `out` all `None`. A request for more objects than the cache or its
@@ -625,7 +625,7 @@ impl KmemCache {
 
     /// Frees an object, without touching the object's bytes: what its last user wrote stays.
     ///
-    /// Same cost as [`alloc`](Self::alloc).
+    /// A free costs the same as [`alloc`](Self::alloc).
     ///
     /// # Safety
     /// `object` was allocated from this cache, and is not used after this call. If the cache has a constructor, the object is

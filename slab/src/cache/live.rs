@@ -1,8 +1,8 @@
 //! Snapshot of the objects in use of a cache: a copy of the slabs' bitmaps.
 //!
 //! An iteration visits slab by slab, in address order within each slab, and does not touch free objects. One word covers 64
-//! objects, and neighbouring objects form one run. An iteration holds no lock, so its user may call any function. It may be
-//! repeated as long as the cache does not change.
+//! objects, and neighbouring objects form one run. An iteration holds no lock, so its user may call any function. An iteration
+//! may be repeated as long as the cache does not change.
 
 use core::cmp::Ordering;
 use core::iter::FusedIterator;

@@ -35,7 +35,7 @@ pub struct Mempool {
     reserve: Mutex<Vec<Reserve>>,
     /// Number of objects that the reserve should hold.
     least: usize,
-    /// Number of objects missing in the reserve. It is a hint, so that frees need no lock while the reserve is full.
+    /// Number of objects missing in the reserve. The number is a hint, so that frees need no lock while the reserve is full.
     lacks: Counter,
 }
 

@@ -146,13 +146,13 @@ impl CacheConfig {
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Cache {
-    // Placed first so that `frees` is not at the beginning of a line: a load that follows a store to the same offset in another
-    // page waits for the store.
+    // The first field, so that `frees` is not at the beginning of a cache line: a load that follows a store to the same offset
+    // in another page waits for the store.
     min_partial: usize,
     /// The inlined free path of the layer in `parts`. Disabled without a layer, or if the cache has a free hook.
     frees: FastPath<Object, StackMemory>,
     /// Factor that recognises multiples of the stride; 0 if objects are not at multiples: see
-    /// [`begins_object`](Self::begins_object). Stored on the line of `frees`.
+    /// [`begins_object`](Self::begins_object). The factor is on the cache line of `frees`.
     multiples: u64,
     has_free_hook: bool,
     core: Arc<Core>,

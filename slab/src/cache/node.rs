@@ -347,8 +347,8 @@ impl Node {
     }
 
     /// Takes up to `max` free objects in one lock hold, from the fullest slabs first. Returns the number of objects, and `true`
-    /// if there is a single object that is not constructed. This happens only if no constructed object is left and `new` allows
-    /// it; the caller then constructs the object.
+    /// if there is a single object that is not constructed. An unconstructed object is taken only if no constructed object is
+    /// left and `new` allows it; the caller then constructs the object.
     pub(crate) fn alloc(
         &self,
         op: &Operation,

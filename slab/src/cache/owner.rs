@@ -4,10 +4,10 @@
 //! their slab, and slabs keep their cache. Objects therefore need no reference count, and the free of the last object destroys
 //! an ownerless cache.
 //!
-//! A thread without a handle may still be moving objects. It may have found the cache on the subsystem's list, and be flushing
-//! a CPU's magazine to the slabs. Or it may free an object without a handle, and then update counters. Each such thread holds a
-//! [`CacheRef`], and the thread with the last reference destroys the cache if the owner could not. At most one thread ends a
-//! cache at a time, and counts as a reference.
+//! A thread without a handle may still be moving objects: it may have found the cache on the subsystem's list, and be flushing
+//! a CPU's magazine to the slabs. A thread may also free an object without a handle, and then update counters. Each such thread
+//! holds a [`CacheRef`], and the thread with the last reference destroys the cache if the owner could not. At most one thread
+//! ends a cache at a time, and counts as a reference.
 //!
 //! ```text
 //! Owned ── owner drops ──> Ownerless ──┬─ no object in use ─────────────────────────────────────────────> Over
@@ -47,8 +47,8 @@ impl Drop for Owner {
     }
 }
 
-/// A reference of a thread without a handle, which may move objects or update counters. Such a thread found the cache on the
-/// subsystem's list, or frees one of its objects.
+/// A reference of a thread without a handle, which may move objects or update counters. The thread found the cache on the
+/// subsystem's list, or frees one of the cache's objects.
 pub(crate) struct CacheRef(Arc<Cache>);
 
 impl CacheRef {
@@ -91,8 +91,8 @@ impl Core {
     }
 }
 
-/// Ends an ownerless cache if no object is in use. The caller counts as a reference until then, so that no other thread ends
-/// the cache. Two threads that flush the magazines would each take the other thread's objects for objects in use.
+/// Ends an ownerless cache if no object is in use. The caller counts as a reference until the cache's end, so that no other
+/// thread ends the cache. Two threads that flush the magazines would each take the other thread's objects for objects in use.
 fn end_if_unused(cache: &Arc<Cache>) {
     loop {
         let (ever, is_leaked) = {

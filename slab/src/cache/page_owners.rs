@@ -15,8 +15,8 @@
 //! A window is a GiB of addresses, and its words take 2 MiB of addresses. Only pages of the map that describe slabs of boxed
 //! objects are committed. The map is never freed, because a process uses few windows, repeatedly.
 //!
-//! This map outlives a model's executions, and a checker's atomics do not. The checkers' builds therefore use `std`'s atomics
-//! here.
+//! The map of page owners outlives a model's executions, and a checker's atomics do not. The checkers' builds therefore use
+//! `std`'s atomics here.
 
 use crate::cache::Cache;
 use crate::debug::faults::Faults;

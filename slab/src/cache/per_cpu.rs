@@ -7,11 +7,11 @@
 //! # Magazine sizes
 //!
 //! The sizes were measured. A CPU's stack must hold the batches that programs allocate and free repeatedly (some 1,000 small
-//! objects). Otherwise CPUs meet at the depot and exchange each other's cache lines. A magazine must be large enough to be
-//! worth a visit to the depot, and small enough to fit the hardware caches of the CPU that takes it. A depot absorbs objects
-//! that one thread allocates and another thread frees, and batches that exceed the stacks. An object that does not fit in the
-//! depot is freed to its slab individually, which costs several times its share of a visit to the depot. Parked memory is the
-//! argument for smaller sizes, so the bounds are in bytes instead of objects.
+//! objects). With smaller stacks, CPUs meet at the depot and exchange each other's cache lines. A magazine must be large enough
+//! to be worth a visit to the depot, and small enough to fit the hardware caches of the CPU that takes it. A depot absorbs
+//! objects that one thread allocates and another thread frees, and batches that exceed the stacks. An object that does not fit
+//! in the depot is freed to its slab individually, which costs several times its share of a visit to the depot. Parked memory
+//! is the argument for smaller sizes, so the bounds are in bytes instead of objects.
 //!
 //! A magazine has room for 64 KiB of objects: at most 64 objects, and at least 4. A stack holds 256 KiB of objects: at most
 //! 1,216 objects, and at least two magazines. A depot holds 4 MiB of objects, and at most 1,024 magazines. When memory is
@@ -34,7 +34,7 @@ use uslab_magazine::tracepoints::What;
 use uslab_magazine::{Config, FastPath, Fork, Layer, LayerView, Operation, Stats, Supplier, SweepGroup};
 use uslab_magazine::{StaticWords, Words};
 
-/// The sweep group of a subsystem's caches. It follows the groups of the subsystem's zones, which share the table.
+/// The sweep group of a subsystem's caches. This group follows the groups of the subsystem's zones, which share the table.
 pub(super) const OBJECTS: SweepGroup = SweepGroup::new(u32::MAX / 2);
 
 /// Magazine sizes of a cache, or of all caches of a subsystem.

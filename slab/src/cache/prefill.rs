@@ -9,8 +9,8 @@ use uslab_magazine::sync::abandoned;
 /// A stock of objects reserved for one owner, made by [`KmemCache::prefill`]. Linux calls such a stock a prefilled sheaf.
 ///
 /// An allocation or free is a few plain instructions: no CPU number, no locked instruction, no shared memory. Dropping the
-/// stock frees the remaining objects. Until then the cache counts the stock's objects as [used](crate::CacheInfo::used), and
-/// does not count the stock's allocations and frees.
+/// stock frees the remaining objects. The cache counts the stock's objects as [used](crate::CacheInfo::used), and does not
+/// count the stock's allocations and frees.
 ///
 /// ```
 /// use uslab::{Gfp, KmemCache};

@@ -299,7 +299,7 @@ mod tests {
             core::iter::from_fn(free).max().unwrap()
         };
         let before = held();
-        // All objects are on the first CPU's stack. The other CPU reaches the limit, and flushes them.
+        // All objects are on the first CPU's stack. The second CPU reaches the limit, and flushes the first CPU's stack.
         on_cpu(1);
         drop(cache.alloc_block(Gfp::KERNEL).unwrap());
         assert!(held() < before);

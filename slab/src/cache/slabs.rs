@@ -379,7 +379,7 @@ impl Cache {
         }
     }
 
-    /// Frees slabs to the page allocator, or defers that by a grace period. Returns the number of slabs.
+    /// Frees slabs to the page allocator, immediately or after a grace period. Returns the number of slabs.
     pub(super) fn release(&self, op: &Operation, mut slabs: Unlisted) -> usize {
         core::iter::from_fn(|| slabs.pop(&self.core.memory)).map(|slab| self.release_one(op, slab)).count()
     }
@@ -398,7 +398,8 @@ impl Cache {
             self.begin_grace(&self.counts.grace);
             self.counts.grace_pages.add(pages);
             crate::reclaim::rcu::after_grace(move || {
-                // Subtracted before the pages are freed, because the child of a fork in between would count them twice.
+                // The count is reduced before the pages are freed, because the child of a fork in between would count them
+                // twice.
                 cache.counts.grace_pages.sub(pages);
                 // The deferred release belongs to no operation of a caller.
                 let ended = contain_panic(|| cache.end_slab(&cache.operation(What::Reclaim), slab));
@@ -422,7 +423,7 @@ impl Cache {
         if guarded && !unsafe { pages.guard(slab, order, true) } {
             self.core.mappings.refuse();
         }
-        // SAFETY: the bytes of such a slab are never accessed.
+        // SAFETY: with `no_access`, the bytes of the cache's slabs are never accessed.
         !self.config.no_access || unsafe { pages.protect(slab, order, false) }
     }
     /// Makes the hidden parts of a slab accessible again; returns `false` if the system refuses.

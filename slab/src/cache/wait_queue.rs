@@ -10,7 +10,7 @@ use uslab_magazine::sync::{AtomicBool, Counter, Rank};
 
 #[derive(Debug)]
 pub(crate) struct Waiters {
-    /// True if there is a waiter without an object. Written under the lock of `queue`, like `closed`.
+    /// True if there is a waiter without an object. The fields `waiting` and `closed` are written under the lock of `queue`.
     pub(super) waiting: AtomicBool,
     /// True if the magazines are closed, because the cache or its account has a waiter.
     pub(super) closed: AtomicBool,

@@ -39,10 +39,10 @@
 //!   moment later, and no free announces that. Therefore a waiting thread calls shrinkers again periodically, and the reaper
 //!   calls them for futures. The first waiter wakes the reaper, which does not sleep until there are no waiters.
 //! * **RCU readers** do not announce their exit. While objects of its cache or account are in a grace period, a waiting thread
-//!   periodically advances the collector; the reaper does so for futures. Without such objects, the thread sleeps until it is
-//!   woken. A waiting thread reads the counts of such objects by adding 0. A thread that raises a count from 0 sees the waiter,
-//!   and wakes it. Whichever thread is second in the modification order of the count sees the other thread's step. Registering
-//!   a shrinker at a limit also wakes threads; the lock of the shrinkers' list orders registration and wait.
+//!   periodically advances the collector; the reaper does so for futures. Without objects in a grace period, the thread sleeps
+//!   until it is woken. A waiting thread reads the counts of such objects by adding 0. A thread that raises a count from 0 sees
+//!   the waiter, and wakes it. Whichever thread is second in the modification order of the count sees the other thread's step.
+//!   Registering a shrinker at a limit also wakes threads; the lock of the shrinkers' list orders registration and wait.
 //! * **Wakers** are user code. The queue's lock is never held while a waker runs or is dropped. A panic of a waker is
 //!   contained, because the caller may hold objects, and has other waiters to wake.
 //! * **Lock order:** the queue's lock before `Drains`, `Depot` and `Node`.
@@ -194,7 +194,7 @@ impl Cache {
             let mut queue = self.queue();
             let len = queue.entries.len();
             if len == queue.entries.capacity() {
-                // Allocated outside the lock, because the global allocator may use a cache.
+                // The larger queue is allocated outside the lock, because the global allocator may use a cache.
                 if larger.capacity() <= len {
                     drop(queue);
                     let bytes = (2 * len + 8) * size_of::<Waiter>();
@@ -219,7 +219,7 @@ impl Cache {
         }
     }
     /// Flushes all CPUs and depots to the slabs, for the waiters. The first waiter flushes, as does each waiter that joins
-    /// before the flush is done. Until then a CPU may hold an object that a later waiter would get.
+    /// before the flush is done. Before the flush, a CPU may hold an object that a later waiter would get.
     fn call_in(&self) {
         let Queue { closings, called_in, .. } = *self.queue();
         planted!("who joins does not wait for what is called in" => self.queue().called_in = closings);
@@ -246,7 +246,7 @@ impl Cache {
             let Some(wakers) = self.serve_one(op) else { break };
             wake(wakers.into_iter().flatten());
         }
-        // The first waiter constructs the free objects outside the lock, because they are not constructed.
+        // The free objects are not constructed, so the first waiter constructs them outside the lock.
         let is_free = || {
             let NodeCount { objects, inuse, .. } = self.count();
             objects > inuse

@@ -23,10 +23,10 @@
 //! two simulated CPUs: [`on_cpu`] selects a CPU, and a [`Script`] moves a thread between two steps.
 //!
 //! In addition to your own assertions, a model detects invalid frees, double frees, and all errors that loom detects in your
-//! atomics, locks and cells. It also detects a free that does not happen before the object's next allocation, or an allocation
-//! that does not happen before the free. Such code passes an object on with too weak an ordering. For your atomics, locks and
-//! cells use [`uslab::sync`](crate::sync), which is `std` in your program and a repaired loom in a model; loom's own atomics
-//! skip interleavings. `planted!` marks bugs that [`caught`] must find. `scenarios!` lists models and their planted bugs in one
+//! atomics, locks and cells. A model also detects code that passes an object on with too weak an ordering, so that a free does
+//! not happen before the object's next allocation, or an allocation not before the free. For your atomics, locks and cells use
+//! [`uslab::sync`](crate::sync), which is `std` in your program and a repaired loom in a model; loom's own atomics skip
+//! interleavings. `planted!` marks bugs that [`caught`] must find. `scenarios!` lists models and their planted bugs in one
 //! table. `uslab/examples/check_your_code.rs` shows all of these tools, and `sessions.rs` shows them for
 //! [handles](crate::handle).
 //!

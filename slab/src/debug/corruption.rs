@@ -25,7 +25,7 @@
 //! | **poison**: bytes of a free object | `P` | at its next allocation, by `validate` | `what_is_written_to_a_free_object_is_named_and_repaired` |
 //! | **padding**: bytes of a slab outside of objects | `Z`, `P` | when the slab is freed, by `validate` | `what_is_written_behind_the_objects_of_a_slab_is_named` |
 //!
-//! Overwritten debug bytes are repaired after the handler has returned, and the allocation or free continues. With the flag
+//! After the handler has returned, overwritten debug bytes are repaired, and the allocation or free continues. With the flag
 //! `U`, reports name the last allocation and free of the object. For a refused free, the report describes the object that has
 //! the address, in whatever cache. [`Corruption::report`] has everything known about the object; `{:#}` shows the report.
 //!
@@ -35,9 +35,9 @@
 //! *Checked frees* are enabled by [`Config::check_frees`](crate::Config::check_frees),
 //! [`KmemCacheBuilder::check_frees`](crate::KmemCacheBuilder::check_frees) or `USLAB_OPTIONS=check=1`: one byte per object
 //! records that the object is out. In builds without debug assertions the option is off by default. Without checked frees, a
-//! double free is detected only when the object reaches its slab, whose bit is already clear. Until then, which may take long,
-//! **the object may be handed out twice**. If the object was handed out again in between, the double free is missed, or
-//! attributed to a later free. A request for the size of a free object is not detected either.
+//! double free is detected only when the object reaches its slab, whose bit is already clear. Before the object reaches its
+//! slab, which may take long, **it may be handed out twice**. If the object was handed out again in between, the double free is
+//! missed, or attributed to a later free. A request for the size of a free object is not detected either.
 //!
 //! A free that does not name its cache (`Kmalloc`, `Malloc`) reads the page's frame and the cache that the frame names. Frame
 //! and cache suffice to decide if an object begins at the address. A free with a layout ([`Malloc::free_sized`](crate::Malloc),
@@ -67,7 +67,7 @@ pub enum CorruptionKind {
     Foreign,
     /// The address is inside an object, or behind the last object of a slab.
     Interior,
-    /// The object belongs to another cache than the free named.
+    /// The object does not belong to the cache to which it was freed.
     WrongCache,
     /// The caller requested the size of an address that belongs to no object of any cache.
     NotAnObject,

@@ -44,7 +44,7 @@ pub const LIMIT: Point = Point { name: "limit", what: "a cache is at its limit o
 /// All fault points, from the lowest level up.
 pub const POINTS: [Point; 9] = [RESERVE, COMMIT, DECOMMIT, MAGAZINE, PAGE, BITMAP, SLAB, CONSTRUCTOR, LIMIT];
 
-/// Payload of an injected constructor panic, a `&'static str`. Such a panic bypasses the panic hook.
+/// Payload of an injected constructor panic, a `&'static str`. An injected panic bypasses the panic hook.
 #[doc(hidden)]
 pub const CONSTRUCTOR_PANIC: &str = "the constructor was refused by fault injection";
 

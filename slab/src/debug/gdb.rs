@@ -142,7 +142,7 @@ pub(crate) struct Nodes {
 #[repr(C)]
 pub(crate) struct Stacks {
     /// For the first node: address of the 4-byte offset of its stack's head in a region, and address of the pointer to its
-    /// depot's first slot. Then the distance between two nodes, and the number of nodes.
+    /// depot's first slot. The last two numbers are the distance between two nodes, and the number of nodes.
     pub(crate) nodes: [usize; 4],
     /// Address of CPU 0's region, distance between two regions, and number of regions.
     pub(crate) regions: [usize; 3],

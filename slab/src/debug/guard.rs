@@ -15,7 +15,7 @@
 //! The guard samples allocations of [`Malloc`](crate::Malloc), of kmalloc and of object caches, up to a page. The inlined paths
 //! are unchanged: a miss decides whether to sample, and counts for as many allocations as a magazine holds. A program that
 //! alternately allocates and frees never misses. Therefore the end of an interval of the [reaper](crate::reaper) with fewer
-//! than half of the expected samples drains the CPUs' stacks of one class. This class is drawn in proportion to its
+//! than half of the expected samples drains the CPUs' stacks of one class. The class is drawn at random, in proportion to its
 //! allocations, and its next allocation is sampled.
 //!
 //! The guard's pool is not part of the subsystem's pages, so a free that finds its class by address misses. A free that names
@@ -682,7 +682,7 @@ mod tests {
         }
     }
 
-    /// `mlockall` has the same effect.
+    /// `mlockall` also makes the system refuse decommits.
     #[test]
     fn samples_are_zeroed_when_decommits_are_refused() {
         let faults = Faults::new(1);

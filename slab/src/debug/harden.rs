@@ -128,13 +128,13 @@ impl Mappings {
         let most = most.and_then(|most| usize::try_from(most).ok()).unwrap_or(65_530);
         Self { most, refused: AtomicBool::new(false) }
     }
-    /// Number of pages, from the first one, that may have guards between their slabs. These guards use a quarter of the
+    /// Number of pages, from the first one, that may have guards between their slabs. Guards of slabs use a quarter of the
     /// mappings, at two mappings per slab of four pages.
     pub(crate) fn guarded_pages(&self) -> u32 {
         u32::try_from(self.most / 2).unwrap_or(u32::MAX)
     }
-    /// Number of allocations above 32 KiB that may be mappings with a guard. These guards use another quarter of the mappings,
-    /// at two mappings each.
+    /// Number of allocations above 32 KiB that may be mappings with a guard. Guards of large allocations use a quarter of the
+    /// process's mappings, at two mappings each.
     pub(crate) fn guarded_pieces(&self) -> usize {
         self.most / 8
     }

@@ -416,7 +416,7 @@ impl Profiler {
         if self.run.load(Relaxed) > 0 {
             return Err(NotStarted::Runs);
         }
-        // Set before the fence, so that a thread that sees the profile running also sees the countdowns.
+        // The countdowns are set before the fence, so that a thread that sees the profile running also sees them.
         for (cpu, countdown) in self.countdowns.iter().enumerate() {
             countdown.random.set(seed.wrapping_add((cpu as u64) << 32));
             countdown.left.set(countdown.draw(rate));
@@ -443,8 +443,8 @@ impl Profiler {
     /// Stops the running profile, if any; `open` opens the inlined paths.
     pub(crate) fn stop(&self, open: impl FnOnce()) -> bool {
         let _one_at_a_time = self.noted.lock();
-        // Relaxed: `run` is only written under the lock. It is cleared before the paths open, because the profile does not see
-        // inlined frees.
+        // Relaxed: `run` is only written under the lock. The number is cleared before the paths open, because the profile does
+        // not see inlined frees.
         if self.run.load(Relaxed) == 0 {
             return false;
         }

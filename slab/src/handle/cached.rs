@@ -155,7 +155,7 @@ impl<T, W: Word, const GENERATION_BITS: u32> HandleCache<T, W, GENERATION_BITS> 
     /// Cost: one [`is_valid`](Self::is_valid), plus a locked instruction to hold the object and another one to release it.
     ///
     /// # Panics
-    /// Panics if the object has 2,147,483,647 holders, which were leaked.
+    /// Panics if the object has 2,147,483,647 holders, which only leaked holders can reach.
     #[doc(alias("find", "at", "upgrade"))]
     #[inline]
     pub fn get(&self, handle: Handle<W, GENERATION_BITS>) -> Option<Held<'_, T, W, GENERATION_BITS>> {
@@ -221,7 +221,7 @@ impl<T, W: Word, const GENERATION_BITS: u32> Drop for HandleCache<T, W, GENERATI
             return;
         }
         for object in self.numbers.out().filter_map(|object| NonNull::new(object.cast())) {
-            // SAFETY: the object came from `into_raw` of a box of this cache. It is in use, or held by a leaked `Held`,
+            // SAFETY: the object came from `into_raw` of a box of this cache. The object is in use, or held by a leaked `Held`,
             // because every other `Held` borrows this cache.
             drop(unsafe { CacheBox::from_raw(&self.objects, object) });
         }
@@ -234,7 +234,7 @@ impl<T, W: Word, const GENERATION_BITS: u32> fmt::Debug for HandleCache<T, W, GE
     }
 }
 
-/// A held object of a [`HandleCache`]. It is not reallocated while held, even if another thread frees it.
+/// A held object of a [`HandleCache`], which is not reallocated while held, even if another thread frees it.
 ///
 /// ```
 /// use uslab::ObjectCache;

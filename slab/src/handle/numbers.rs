@@ -7,12 +7,12 @@
 //! ```
 //!
 //! An object keeps its number from its first allocation until it is destructed or its generations are used up. Objects
-//! therefore keep their numbers in the cache's magazines, and only a new number takes the lock. Entries are never
-//! freed, so even the oldest stale handle finds a word that may be read.
+//! therefore keep their numbers in the cache's magazines, and only a new number takes the lock. Entries are never freed, so
+//! even the oldest stale handle finds a word that may be read.
 //!
 //! Invariants:
 //! * An object is reallocated only if its word is "not in use, no holders".
-//! * Otherwise `entry.object` and the generation do not change.
+//! * Unless the word is "not in use, no holders", `entry.object` and the generation do not change.
 //! * The one thread that changes a word to "not in use, no holders" frees the object.
 
 use crate::error::AllocError;
@@ -206,7 +206,7 @@ impl Numbers {
     fn extend(&self, number: u32) -> Result<(), HandleError<AllocError>> {
         let (segment, _) = Self::at(number);
         let mut entries = Vec::new();
-        // Allocated outside the lock, because the cache may be part of the program's heap.
+        // The segment is allocated outside the lock, because the cache may be part of the program's heap.
         entries.try_reserve_exact((FIRST << segment) as usize).map_err(|_| HandleError::Memory)?;
         entries.extend((0..FIRST << segment).map(|_| Entry::new()));
         let entries = Box::into_raw(entries.into_boxed_slice()).cast();

@@ -224,7 +224,7 @@ impl DerefMut for Table {
 }
 
 impl Table {
-    /// Index of the piece at `address`. Otherwise the error distinguishes a foreign address from an address inside a piece.
+    /// Index of the piece at `address`. The error distinguishes a foreign address from an address inside a piece.
     fn find(&self, address: usize) -> Result<usize, CorruptionKind> {
         let above = self.partition_point(|piece| piece.base().addr().get() <= address);
         let Some(piece) = above.checked_sub(1).map(|at| &self[at]) else {

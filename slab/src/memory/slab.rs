@@ -3,7 +3,7 @@
 //! The type [`Slab`] is a *view* of the frame of the slab's first page. The frame's owner words hold a head (objects out,
 //! objects in all) and a bitmap. **A set bit is an object that is out**, with a user or in a magazine; a clear bit is an object
 //! that is free in the slab. Four words of bitmap fit into the frame. A slab of more than 256 objects has its bitmap in the
-//! side table, with 64 bytes per page. This suffices because no object is smaller than a word.
+//! side table, with 64 bytes per page; no object is smaller than a word, so these bytes suffice.
 //!
 //! A slab whose objects are constructed one by one has a second bitmap. **A bit set in the second bitmap is an object that is
 //! constructed**, or that its holder is constructing.
@@ -27,7 +27,7 @@
 //!   filling a magazine with cold objects touches one or two cache lines.
 //! * The node's lock protects the slab's state. An unlisted slab belongs to the thread that made or unlisted it.
 //!
-//! If the bit of a freed object is already clear, the free is a double free. This check costs nothing.
+//! If the bit of a freed object is already clear, the free is a double free, which is thus detected at no cost.
 
 use crate::debug::faults::BITMAP;
 use crate::debug::harden::Draws;
@@ -331,7 +331,7 @@ impl<'a> Slab<'a> {
                 let is_new = new && taken == 0 && !constructed.is_empty();
                 if is_new {
                     taken = take(out, &|_| 0, 1);
-                    // This marks the one object that is out and not constructed.
+                    // Mark the taken object as constructed, because the caller constructs it.
                     constructed.iter_mut().zip(out).for_each(|(constructed, out)| *constructed |= *out);
                 }
                 fill.inuse += taken as u16;

@@ -37,7 +37,7 @@ impl SlabMemory {
         Some(Self {
             pages,
             side: Side::new(most, apart, addresses)?,
-            // Mapped as a whole, because a free may read the class of any page.
+            // Page classes are mapped as a whole, because a free may read the class of any page.
             classes: PageClasses::new(most, addresses)?,
             owners: Owners::new(most as u32),
         })

@@ -17,8 +17,9 @@ const PATIENCE: u32 = 1 << 20;
 /// A container of values that never move, stored in slabs. Iterations skip free places.
 ///
 /// C++26 calls such a container `std::hive` (Bentley, P0447): values keep their addresses, freed places are reused, and
-/// iteration skips holes. Here the blocks are slabs of an object cache, and the skip fields are the slabs' bitmaps: an
-/// iteration reads one word for 64 places. A key names a value; removing the value consumes the key, so keys are never stale.
+/// iteration skips holes. In a [`Hive`], the blocks are slabs of an object cache, and the skip fields are the slabs' bitmaps:
+/// an iteration reads one word for 64 places. A key names a value; removing the value consumes the key, so keys are never
+/// stale.
 ///
 /// | operation | cost |
 /// |---|---|
@@ -397,8 +398,8 @@ mod tests {
         assert_eq!(Hive::<()>::new("unit").unwrap().iter().count(), 0);
     }
 
-    /// An iteration once took padding between objects for values. It also never ended if some allocations were samples,
-    /// which are in no slab.
+    /// An iteration once took padding between objects for values. An iteration also never ended if some allocations were
+    /// samples, which are in no slab.
     #[test]
     fn values_are_found_among_red_zones_and_canaries_and_are_no_samples() {
         let changes: [fn(&mut Config); 3] = [

@@ -52,7 +52,7 @@ use uslab_magazine::sync::abandoned;
 #[doc(alias = "kmem_cache")]
 pub struct ObjectCache<T> {
     cache: KmemCache,
-    // `fn(T) -> T` makes the cache `Send` and `Sync`: free objects are `Send`, and only a `CacheBox` lends a `T`. It
+    // `fn(T) -> T` makes the cache `Send` and `Sync`: free objects are `Send`, and only a `CacheBox` lends a `T`. `fn(T) -> T`
     // also makes the cache invariant in `T`, because a user reads what the previous user of the object wrote.
     objects: PhantomData<fn(T) -> T>,
 }
@@ -259,7 +259,7 @@ impl<T> ObjectCache<T> {
 
     /// Allocates a constructed object, as its last user left it.
     ///
-    /// Same cost as [`KmemCache::alloc`].
+    /// The cost is the same as of [`KmemCache::alloc`].
     ///
     /// # Errors
     /// Fails as [`KmemCache::alloc`] does.
@@ -285,8 +285,8 @@ impl<T> ObjectCache<T> {
 
     /// Allocates a constructed object that keeps the cache alive. The box is `'static`, and may outlive the cache's handle.
     ///
-    /// Same cost as [`alloc`](Self::alloc), without a reference count: an object keeps its slab, and a slab keeps its cache.
-    /// After the cache's last handle was dropped, frees bypass the magazines.
+    /// The cost is the same as of [`alloc`](Self::alloc), without a reference count: an object keeps its slab, and a slab keeps
+    /// its cache. After the cache's last handle was dropped, frees bypass the magazines.
     ///
     /// # Errors
     /// Fails as [`alloc`](Self::alloc) does.
@@ -402,7 +402,7 @@ impl<T, C, R> ObjectCacheBuilder<T, C, R> {
             objects: PhantomData,
         }
     }
-    /// Sets the constructor, which may panic. It runs when an object leaves its slab for the first time, in the
+    /// Sets the constructor, which may panic. The constructor runs when an object leaves its slab for the first time, in the
     /// allocating thread, with no lock held.
     pub fn ctor<F: Fn() -> T + Send + Sync + 'static>(self, construct: F) -> ObjectCacheBuilder<T, F, R> {
         ObjectCacheBuilder { cache: self.cache, construct, reset: self.reset, objects: PhantomData }
@@ -704,7 +704,7 @@ impl<T> Drop for OwnedBox<T> {
         if abandoned() {
             return;
         }
-        // SAFETY: `object` was allocated from this cache, which it keeps alive. It is still constructed, because only
+        // SAFETY: `object` was allocated from this cache, which it keeps alive. The object is still constructed, because only
         // `&mut T` was lent.
         unsafe {
             let object = self.object.cast();

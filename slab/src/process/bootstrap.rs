@@ -1,8 +1,8 @@
 //! Bootstrap memory: serves allocations while [`Uslab`](crate::Uslab) starts.
 //!
-//! Starting a subsystem allocates on the starting thread, and other threads allocate concurrently. These allocations
-//! are bumped off a static range and never freed: there are few, and most live as long as the process. When the range
-//! is used up, another range is mapped.
+//! Starting a subsystem allocates on the starting thread, and other threads allocate concurrently. Allocations during a start
+//! are bumped off a static range and never freed: there are few, and most live as long as the process. When the range is used
+//! up, another range is mapped.
 //!
 //! The word before each piece has the piece's size, because C programs free and reallocate without a size.
 

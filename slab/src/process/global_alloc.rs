@@ -195,7 +195,7 @@ fn start_here() -> Option<&'static Process> {
     config.slab_debug = slab_debug.and_then(DebugRules::of_static).unwrap_or_default();
     config.reap_every = options.reap.filter(|interval| !interval.is_zero());
     if let Some(limit) = options.limit {
-        // Each zone's addresses suffice for the whole limit, up to 4 TiB.
+        // Each zone has addresses for the whole limit, up to 4 TiB.
         let zones = config.pages.nodes.len();
         let share = (limit / PAGE_SIZE).min(1 << 30).div_ceil(zones) as u32;
         config.pages.nodes.iter_mut().flatten().for_each(|(_, pages)| *pages = share.max(*pages));
@@ -350,11 +350,11 @@ impl Uslab {
     pub fn allocate_fast(&self, size: usize, align: usize) -> Option<NonNull<u8>> {
         FAST.alloc(size, align)
     }
-    /// The step after [`allocate_fast`](Self::allocate_fast), for a caller where each instruction counts; on `None`
-    /// nothing was done.
+    /// The step after [`allocate_fast`](Self::allocate_fast), for a caller where each instruction counts; on `None` nothing was
+    /// done.
     ///
-    /// If the static paths are closed, this tries the malloc's own inlined paths. It takes the complete path while a
-    /// profile observes allocations only.
+    /// If the static paths are closed, this tries the malloc's own inlined paths. While a profile observes allocations only,
+    /// this takes the complete path.
     #[doc(hidden)]
     #[inline(always)]
     pub fn allocate_next(&self, size: usize, align: usize) -> Option<NonNull<u8>> {

@@ -243,7 +243,7 @@ mod tests {
                 ("memory/a/memory.limit_in_bytes", "5000\n"),
                 ("memory/a/b/memory.limit_in_bytes", "9223372036854771712\n"),
                 ("memory/a/b/memory.soft_limit_in_bytes", "4000\n"),
-                // This file belongs to another controller.
+                // A file of another controller, which must be ignored.
                 ("cpu/a/b/memory.limit_in_bytes", "1\n"),
             ],
         );

@@ -1,9 +1,9 @@
 //! Type-stable caches: the pages of a slab stay until a grace period has passed.
 //!
-//! This is Linux's `SLAB_TYPESAFE_BY_RCU` on `crossbeam-epoch`. A reader [`pin`]s, finds an object without a lock and reads it.
-//! Another thread may free and even reallocate the object, but while the reader is pinned, the memory stays a constructed
-//! object of the same cache. After the reader has secured the object (by a count or a lock inside it), it must check that it is
-//! the expected one. Readers write no shared cache line.
+//! Type-stable caches are Linux's `SLAB_TYPESAFE_BY_RCU`, on `crossbeam-epoch`. A reader [`pin`]s, finds an object without a
+//! lock and reads it. Another thread may free and even reallocate the object, but while the reader is pinned, the memory stays
+//! a constructed object of the same cache. After the reader has secured the object (by a count or a lock inside it), it must
+//! check that it is the expected one. Readers write no shared cache line.
 //!
 //! Only *pages* wait for a grace period; freed objects are reused immediately. A freed slab is passed to the collector, which
 //! frees it to the page allocator after every reader that might have found it has exited.
@@ -133,6 +133,6 @@ pub(crate) fn after_grace(release: impl FnOnce() + Send + 'static) {
         contain_panic(|| guard.flush());
     }
     guard.defer(release);
-    // Without this flush, the closure would wait in the thread's own list for more closures.
+    // Without a flush, the closure would wait in the thread's own list for more closures.
     contain_panic(|| guard.flush());
 }

@@ -1,19 +1,19 @@
 //! Shrinkers: callbacks by which users free recreatable objects when memory is short.
 //!
-//! The allocator itself frees unused memory. Only users can judge objects that are *used*, but only to save work
-//! (parsed entries, idle connections). A shrinker is the callback for such objects, as in Linux (`register_shrinker`,
-//! Documentation/filesystems/vfs.rst on `count` and `scan`). Shrinkers are called by an allocation that would otherwise
-//! fail, and by the [reaper](crate::Reaper) when the machine or a group of processes is short of memory.
+//! The allocator itself frees unused memory. Some objects in use only save work, such as parsed entries or idle connections;
+//! only their users can judge which of them to free. A shrinker is the callback for such objects, as in Linux
+//! (`register_shrinker`, Documentation/filesystems/vfs.rst on `count` and `scan`). Shrinkers are called by an allocation that
+//! would otherwise fail, and by the [reaper](crate::Reaper) when the machine or a group of processes is short of memory.
 //!
-//! A shrinker runs within another user's allocation, with no allocator lock held. It must not wait for a lock that an
-//! allocating thread may hold, least of all its own thread: use `try_lock`, and give up. A shrinker may allocate and
-//! free, which does not call shrinkers again. A shrinker that panics may have freed some objects. The panic is caught
-//! and the other shrinkers run, because the allocating user cannot handle it.
+//! A shrinker runs within another user's allocation, with no allocator lock held. A shrinker must not wait for a lock that an
+//! allocating thread may hold, least of all its own thread: use `try_lock`, and give up. A shrinker may allocate and free,
+//! which does not call shrinkers again. A shrinker that panics may have freed some objects. The panic is caught and the other
+//! shrinkers run, because the allocating user cannot handle it.
 //!
-//! An allocation fails if a held lock protects everything that shrinkers could free. Hold such a lock for a push or a
-//! pop, not across an allocation. A thread that [waits](crate::KmemCache::acquire_timeout) at a limit calls the
-//! shrinkers again every 10 ms. For a waiting [future](crate::KmemCache::acquire), the [reaper](crate::reaper) calls
-//! the shrinkers at the end of each interval.
+//! An allocation fails if a held lock protects everything that shrinkers could free. Hold such a lock for a push or a pop, not
+//! across an allocation. A thread that [waits](crate::KmemCache::acquire_timeout) at a limit calls the shrinkers again every 10
+//! ms. For a waiting [future](crate::KmemCache::acquire), the [reaper](crate::reaper) calls the shrinkers at the end of each
+//! interval.
 
 use crate::registry::{List, Registry};
 use core::cell::Cell;

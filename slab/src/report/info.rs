@@ -1,6 +1,6 @@
 //! Statistics: the numbers of each cache, and `/proc/slabinfo` in the kernel's format.
 //!
-//! The snapshot [`Info`] has all numbers of a subsystem. It can be printed as the kernel's table, in `serde`'s formats,
+//! The snapshot [`Info`] has all numbers of a subsystem. A snapshot can be printed as the kernel's table, in `serde`'s formats,
 //! and, with the feature `prometheus`, as Prometheus' text.
 //!
 //! ```
@@ -13,18 +13,18 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! The kernel's table does not distinguish objects in use from free objects on a CPU: it counts both as `active`. A
-//! snapshot has five numbers that add up to the objects:
+//! The kernel's table does not distinguish objects in use from free objects on a CPU: it counts both as `active`. A snapshot
+//! has five numbers that add up to the objects:
 //!
 //! ```text
 //! objects = used + in_magazines + in_depot + quarantined + free_in_slabs
 //! ```
 //!
-//! [`SlabInfo`] is the kernel's table (format 2.1), printed byte for byte as the kernel prints it, and parsed from the
-//! kernel's text. [`CacheInfo`] has all numbers of a cache and serialises.
+//! [`SlabInfo`] is the kernel's table (format 2.1), printed byte for byte as the kernel prints it, and parsed from the kernel's
+//! text. [`CacheInfo`] has all numbers of a cache and serialises.
 //!
-//! [`Paths`] counts operations by where they were served: each allocation and free counts at the slowest level that it
-//! reached. The levels add up to the number of operations.
+//! [`Paths`] counts operations by where they were served: each allocation and free counts at the slowest level that it reached.
+//! The levels add up to the number of operations.
 //!
 //! ```text
 //! allocs + frees = cpu + depot + slab + pages + commit

@@ -1,5 +1,5 @@
-//! Snapshots of the place of each object of a cache: slabs with their bitmaps, and the contents of CPUs' stacks and
-//! depots. They serve pictures and single-stepping; the sums are in [`CacheInfo`](crate::CacheInfo).
+//! Snapshots of the place of each object of a cache: slabs with their bitmaps, and the contents of CPUs' stacks and depots.
+//! Views serve pictures and single-stepping; the sums are in [`CacheInfo`](crate::CacheInfo).
 
 use crate::cache::kmem_cache::KmemCache;
 use crate::cache::node::{ObjectIndex, State};

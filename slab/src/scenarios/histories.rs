@@ -170,8 +170,8 @@ impl Spec for Places {
     }
 }
 
-/// Two hives are passed between threads, each with one owner at a time. A thread that finds no hive drains the CPUs. The other
-/// hive reuses freed places.
+/// Two hives are passed between threads, each with one owner at a time. A thread that finds no hive drains the CPUs. Each hive
+/// reuses places that the other hive freed.
 pub(super) fn hives() {
     const HIVES: usize = 2;
     /// Maximum number of values, of eight places.

@@ -62,7 +62,7 @@ pub(super) fn caches_that_reclaim_from_each_other() {
     World::end(ManuallyDrop::into_inner(world));
 }
 
-/// S3: a third cache uses the only page. The other two caches reclaim from all caches concurrently, and fail.
+/// S3: a third cache uses the only page. Two further caches reclaim from all caches concurrently, and fail.
 pub(super) fn caches_that_reclaim_a_page_in_use() {
     let world = ManuallyDrop::new(World::new(1, Magazines::Off, &[None, None, None]));
     let used = world.alloc_of(2).unwrap();
@@ -278,7 +278,7 @@ pub(super) fn removal_during_a_reap() {
     });
 }
 
-/// A5: a pool reserves `reserved` of two objects. Both objects are allocated and freed concurrently; an object beyond the
+/// A5: a pool reserves `reserved` of two objects. Two objects are allocated and freed concurrently; an object beyond the
 /// reserve is only freed.
 pub(super) fn two_use_a_reserve(reserved: usize) {
     on_cpu(0);
@@ -293,7 +293,7 @@ pub(super) fn two_use_a_reserve(reserved: usize) {
     let not_reserved = pool.cache().alloc(Gfp::KERNEL);
     let other = pool.clone();
     let t = thread::spawn(move || use_one(&other));
-    // The other thread may be first. loom does not switch threads at the number of missing objects, which is a plain number.
+    // Another thread may be first. loom does not switch threads at the number of missing objects, which is a plain number.
     pool.reserve();
     match not_reserved {
         // SAFETY: the object was allocated above, from the pool's cache.

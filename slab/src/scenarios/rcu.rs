@@ -1,7 +1,7 @@
 //! loom's models of grace periods with the collector's own atomics (`--cfg crossbeam_loom`): readers while memory is freed.
 //!
-//! A reader delays all frees of its time, and each thread that pins registers with the collector. These models therefore have
-//! two threads that pin once or a few times, and do little else.
+//! A reader delays all frees of its time, and each thread that pins registers with the collector. Models of grace periods
+//! therefore have two threads that pin once or a few times, and do little else.
 
 use super::world::World;
 use crate::debug::check::{SPACING, on_cpu};

@@ -152,7 +152,7 @@ pub(super) fn destroy(magazines: Magazines) {
     World::end(world);
 }
 
-/// Four threads use a cache of at most two slabs. Afterwards one thread gets all objects up to the limit.
+/// Four threads use a cache of at most two slabs. At the end one thread gets all objects up to the limit.
 pub(super) fn limit(config: Config) {
     const SLABS: u32 = 2;
     const OBJECTS: usize = 4;

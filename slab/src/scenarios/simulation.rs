@@ -1,6 +1,6 @@
-//! Simulation of the whole subsystem under shuttle, with a shadow of all ownership. It uses pages, magazines, caches, kmalloc,
-//! handles, hives, a mempool, a shrinker, limits and waiters, reaping, deferred frees, checked frees, forks and their children,
-//! and faults.
+//! Simulation of the whole subsystem under shuttle, with a shadow of all ownership. The simulation uses pages, magazines,
+//! caches, kmalloc, handles, hives, a mempool, a shrinker, limits and waiters, reaping, deferred frees, checked frees, forks
+//! and their children, and faults.
 //!
 //! FoundationDB and TigerBeetle test in this way: a seed determines a [script] and its schedule, so a single number reproduces
 //! a failure. `WORLD_SEED=n` repeats a seed. A failing script is shrunk to a few lines, which are written to a file;

@@ -270,8 +270,8 @@ pub(crate) fn remaining_entries_are_seen_during_removals(goes: &[usize], walkers
     }
 }
 
-/// R1: nearly half of the entries are removed, and `others` plus one threads remove one entry each, concurrently. The first of
-/// these removals compacts the list. The list must know the number of its remaining entries.
+/// R1: nearly half of the entries are removed, and `others` plus one threads remove one entry each, concurrently. The first
+/// removal compacts the list. The list must know the number of its remaining entries.
 pub(crate) fn some_leave_the_registry(others: usize) {
     let registry = Arc::new(Registry::new(Rank::Caches));
     let (all, here) = (3 + 4 * others, 2 + 2 * others);

@@ -21,7 +21,7 @@ const CONSTRUCTED: u8 = 0xc5;
 pub(crate) struct Setup {
     #[arbitrary(with = |u: &mut Unstructured<'_>| u.int_in_range(1..=2))]
     pub(crate) nodes: u32,
-    /// Size in bytes of the first cache's objects. The other two caches, one of which has a constructor, have objects of 1000
+    /// Size in bytes of the first cache's objects. Two further caches, one of which has a constructor, have objects of 1000
     /// bytes.
     #[arbitrary(with = |u: &mut Unstructured<'_>| u.int_in_range(1..=5000))]
     pub(crate) size: usize,

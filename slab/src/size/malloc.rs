@@ -1,12 +1,12 @@
 //! Memory of any size for programs: four size classes per doubling.
 //!
-//! The kernel's 13 classes ([`kmalloc`](crate::kmalloc)) waste about a quarter of the bytes of evenly distributed
-//! requests. Here 44 classes waste at most a fifth of a request, and an eighth on average. The size gives the class by
-//! arithmetic. Up to 64 bytes the class is the number of words; above, the bit length and the two bits after the
-//! highest bit give the class. A table holds the results.
+//! The kernel's 13 classes ([`kmalloc`](crate::kmalloc)) waste about a quarter of the bytes of evenly distributed requests.
+//! Malloc's 44 classes waste at most a fifth of a request, and an eighth on average. The size gives the class by arithmetic. Up
+//! to 64 bytes the class is the number of words; above, the bit length and the two bits after the highest bit give the class. A
+//! table holds the results.
 //!
-//! A free with a size ([`free_sized`](Malloc::free_sized)) reads no frame. Above 32 KiB memory is a block of pages;
-//! above 4 MiB memory is a separate mapping ([`huge`](crate::huge)).
+//! A free with a size ([`free_sized`](Malloc::free_sized)) reads no frame. Above 32 KiB memory is a block of pages; above 4 MiB
+//! memory is a separate mapping ([`huge`](crate::huge)).
 
 mod classes;
 mod fast_paths;
@@ -152,9 +152,9 @@ impl Malloc {
 
     /// The cache that serves `layout`: the smallest class that holds the size at the alignment.
     ///
-    /// This is the class of the size rounded up to the alignment. Between two powers of two, classes are a quarter of
-    /// the lower power apart. If the alignment is at most that quarter, each class is a multiple of the alignment;
-    /// otherwise the rounded size is itself a class.
+    /// The result is the class of the size rounded up to the alignment. Between two powers of two, classes are a quarter of the
+    /// lower power apart. If the alignment is at most that quarter, each class is a multiple of the alignment; otherwise the
+    /// rounded size is itself a class.
     #[inline(always)]
     fn cache(&self, layout: Layout) -> Option<&KmemCache> {
         self.caches.get(self.class(layout)?)

@@ -81,7 +81,7 @@ pub(crate) mod handler {
             if libc::sigaction(SIGSEGV, core::ptr::null(), before.as_mut_ptr()) != 0 {
                 return;
             }
-            // Stored before the new handler can run.
+            // The previous handler is stored before the new handler can run.
             BEFORE.put(before.assume_init());
             let mut own: sigaction = before.assume_init();
             // The previous handler runs on the stack that it requested.

@@ -65,7 +65,7 @@ pub(super) struct Live {
     pub(super) next: u32,
 }
 
-/// Records of a profile. They allocate only when they are made, because they are used inside a malloc.
+/// Records of a profile. The records allocate only when they are made, because they are used inside a malloc.
 #[derive(Debug)]
 pub(super) struct Noted {
     /// Number of the profile, from 1.

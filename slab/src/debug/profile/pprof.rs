@@ -94,7 +94,7 @@ impl Profile {
     /// ```
     pub fn pprof(&self, into: impl Write) -> Result<()> {
         let mut out = Writing { into: GzEncoder::new(into, Compression::new(6)), strings: BTreeMap::new() };
-        // The numbers are fields of pprof's `profile.proto`. The first string must be empty.
+        // The numbers are fields of pprof's `profile.proto`. The format requires an empty first string.
         out.string("")?;
         VALUES.into_iter().try_for_each(|value| out.value_type(1, value))?;
         out.value_type(11, "space")?;

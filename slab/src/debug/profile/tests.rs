@@ -32,7 +32,7 @@ fn samples_have_separate_memory_from_a_certain_rate_on() {
         let base = profiler.base.get() as usize;
         let ends = [base, base + LIVE * PLACE - 1, base + LIVE * PLACE].map(|at| profiler.is_own(at));
         assert_eq!(ends, [own, own, false]);
-        // This CPU is beyond the configured ones.
+        // The CPU's number is beyond the configured CPUs.
         _ = profiler.countdown(u32::MAX);
     }
 }

@@ -1,7 +1,8 @@
 //! Fork handlers (`pthread_atfork`) that hold every lock of the process-wide malloc across a fork.
 //!
 //! The handlers are registered when the library is loaded, or else at the allocator's start, which is before almost all other
-//! registrations. Therefore other handlers run before these handlers take the locks, and after they have released the locks.
+//! registrations. Other libraries' fork handlers therefore run before the malloc's handlers take the locks, and after they
+//! release the locks.
 
 use super::{PROCESS, STARTING};
 use crate::cache::core::Core;
@@ -27,7 +28,7 @@ std::thread_local! {
 }
 
 extern "C" fn before_fork() {
-    // Set before the locks are taken, because the first access to a thread-local may allocate from this malloc.
+    // The thread-local is set before the locks are taken, because its first access may allocate from this malloc.
     FORKING.set(PROCESS.get().map(|process| process.core()));
     // SAFETY: the handler `in_parent` or `in_child` follows, on this thread.
     FORKING.get().into_iter().for_each(|core| unsafe { core.before_fork() });

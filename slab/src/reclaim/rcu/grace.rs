@@ -1,8 +1,8 @@
 //! Grace periods under shuttle: a minimal implementation of the guarantees of `crossbeam-epoch`. The atomics and collector of
 //! `crossbeam-epoch` belong to the process: they would outlive executions, and run closures in another execution.
 //!
-//! A deferred closure runs once all readers that were pinned at that time have unpinned. It runs in a thread that pins or
-//! flushes, immediately or later, depending on the schedule.
+//! A deferred closure runs once all readers that were pinned at that time have unpinned. A closure runs in a thread that pins
+//! or flushes, immediately or later, depending on the schedule.
 
 use core::cell::RefCell;
 use std::collections::{BTreeSet, VecDeque};

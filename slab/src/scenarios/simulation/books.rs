@@ -101,7 +101,7 @@ pub(super) struct Named {
 pub(super) struct Shadow {
     pub(super) books: RefCell<Books>,
     pub(super) made: RefCell<BTreeSet<usize>>,
-    /// Error that a destructor found. It is stored because a panic of the destructor would be contained.
+    /// Error that a destructor found. The error is stored because a panic of the destructor would be contained.
     pub(super) destructed: Cell<Option<&'static str>>,
 }
 // SAFETY: all threads run on one system thread, and no borrow is kept across a switch.

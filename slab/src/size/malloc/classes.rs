@@ -21,7 +21,8 @@ pub(super) const fn class_of(size: usize) -> usize {
     }
     let last = size - 1;
     let bits = last.ilog2();
-    // Sizes 65 to 80 are the first class above 64: `last` has bit length 6, and its next two bits count the class.
+    // Sizes 65 to 80 are the first class above 64: the last byte's index is 64 to 79, whose logarithm is 6, and the next two
+    // bits count the class.
     SMALL + 4 * (bits as usize - 6) + ((last >> (bits - 2)) & 3)
 }
 
@@ -48,7 +49,7 @@ pub(super) const fn align_of_class(class: usize) -> usize {
     1 << size_of_class(class).trailing_zeros()
 }
 
-/// Number of word counts that have a class.
+/// Number of sizes in words that have a class.
 pub(super) const WORDS: usize = MAX_CLASS / 8;
 /// The class by number of words minus one. A table is used instead of arithmetic, because sizes vary and a branch on
 /// them is mispredicted.
@@ -62,7 +63,7 @@ pub(super) const BY_WORDS: [u8; WORDS] = {
     table
 };
 
-/// Number of words minus one for a size at a power-of-two alignment; far beyond [`WORDS`] for size 0.
+/// Size in words minus one, rounded up to a power-of-two alignment; far beyond [`WORDS`] for size 0.
 #[inline(always)]
 pub(super) fn word_of(size: usize, align: usize) -> usize {
     // Index of the last byte of the size, rounded up to the alignment.

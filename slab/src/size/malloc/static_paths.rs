@@ -82,8 +82,8 @@ impl StaticPaths {
         // Relaxed: the result is only a hint.
         self.base.load(Relaxed) != NOWHERE
     }
-    /// Records that the pages keep only `bytes` bytes of addresses. If that is less than the paths need, all frees miss
-    /// from now on.
+    /// Records that the pages keep only `bytes` bytes of addresses. If the pages have fewer bytes than the paths need, all
+    /// frees miss from now on.
     pub(super) fn cut(&self, bytes: usize) {
         if bytes >> BITS == 0 {
             // Relaxed: the store publishes no other data.
