@@ -139,7 +139,7 @@ impl<'s, const WORDS: usize> Local for TypedLocal<'s, WORDS> {
         object
     }
     fn stamp(&self, object: &Self::Object) -> u64 {
-        // SAFETY: `alloc` wrote the word.
+        // SAFETY: `alloc` wrote the object's first word.
         unsafe { object[0].assume_init() }
     }
     #[inline(always)]

@@ -164,7 +164,7 @@ impl<const WORDS: usize> Local for slab::Slab<Bytes<WORDS>> {
         hide_index(self.insert(stamped(stamp)))
     }
     fn stamp(&self, object: &usize) -> u64 {
-        // SAFETY: `alloc` wrote the word.
+        // SAFETY: `alloc` wrote the object's first word.
         unsafe { self[*object][0].assume_init() }
     }
     #[inline(always)]
@@ -204,7 +204,7 @@ impl<const WORDS: usize> Local for &sharded_slab::Slab<Bytes<WORDS>> {
     }
     fn stamp(&self, object: &usize) -> u64 {
         let entry = self.get(*object).expect("an object in use");
-        // SAFETY: `alloc` wrote the word.
+        // SAFETY: `alloc` wrote the object's first word.
         unsafe { entry[0].assume_init() }
     }
     #[inline(always)]
@@ -249,7 +249,7 @@ impl<'s, const WORDS: usize> Local for &'s object_pool::Pool<Box<Bytes<WORDS>>> 
         object
     }
     fn stamp(&self, object: &Self::Object) -> u64 {
-        // SAFETY: `alloc` wrote the word.
+        // SAFETY: `alloc` wrote the object's first word.
         unsafe { object[0].assume_init() }
     }
     #[inline(always)]
@@ -295,7 +295,7 @@ impl<'s, const WORDS: usize> Local for &'s lockfree_object_pool::LinearObjectPoo
         object
     }
     fn stamp(&self, object: &Self::Object) -> u64 {
-        // SAFETY: `alloc` wrote the word.
+        // SAFETY: `alloc` wrote the object's first word.
         unsafe { object[0].assume_init() }
     }
     #[inline(always)]
@@ -334,7 +334,7 @@ impl<const WORDS: usize> Local for &crossbeam_queue::ArrayQueue<Box<Bytes<WORDS>
         object
     }
     fn stamp(&self, object: &Self::Object) -> u64 {
-        // SAFETY: `alloc` wrote the word.
+        // SAFETY: `alloc` wrote the object's first word.
         unsafe { object[0].assume_init() }
     }
     #[inline(always)]

@@ -144,7 +144,7 @@ pub struct Bench {
 }
 
 impl Bench {
-    /// Parses the command line. If it is invalid, prints the error and exits.
+    /// Parses the command line. If the command line is invalid, prints the error and exits.
     pub fn start(name: &'static str, what: &'static str) -> Self {
         // A thread that panics ends the bench, because the other threads would wait for it for ever.
         #[expect(clippy::disallowed_methods, reason = "this is the program")]

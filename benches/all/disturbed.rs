@@ -18,7 +18,7 @@ enum Disturbance {
     /// A thread creates, uses once and destroys 1,000 caches a second.
     Births,
     /// Drains of another cache wait for a CPU whose thread was interrupted and does not run. With restartable sequences, no
-    /// drain waits for such a thread.
+    /// drain waits for an interrupted thread.
     StuckDrain,
 }
 
@@ -58,7 +58,7 @@ impl Disturbance {
                         if let Some(victim) = *victim.lock() {
                             interrupt(victim);
                         }
-                        // The victim runs on the CPU during this sleep, and gets the signal.
+                        // During the sleep, the victim runs on the CPU and gets the signal.
                         std::thread::sleep(Duration::from_millis(2));
                         other.drain();
                         times += 1;

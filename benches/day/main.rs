@@ -46,7 +46,7 @@ struct Options {
 
 /// Order of the servers: this project's servers, then the servers for comparison. Unknown servers follow.
 const ORDER: [&str; 5] = ["object-caches", "uslab", "jemalloc", "mimalloc", "system"];
-/// Number of this project's servers. The table shows their ratios to the best other server.
+/// Number of this project's servers. The table shows the ratios of this project's servers to the best other server.
 const OURS: usize = 2;
 /// Number of intervals in a day, each with separate quantiles.
 const INTERVALS: usize = 40;

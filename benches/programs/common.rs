@@ -237,7 +237,7 @@ impl<A: Api> Block<A> {
     pub(crate) fn check_touched(&self) {
         (0..=self.size as usize - 4).step_by(PAGE).for_each(|offset| self.check(offset));
     }
-    /// Adds 1 to the first word, `times` times, each time in memory.
+    /// Adds 1 to the block's first word `times` times, with a load and a store each time.
     pub(crate) fn count(&mut self, times: u64) {
         let first = self.memory.cast::<u32>();
         for _ in 0..times {

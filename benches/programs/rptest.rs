@@ -42,7 +42,7 @@ pub(crate) const PROGRAM: Program = Program {
                             let old = std::mem::replace(&mut held[place], new);
                             if turn % 2 == 0 { drop(old) } else { replaced.push(old) }
                         }
-                        // If the next thread is behind or has exited, the blocks are freed here.
+                        // If the next thread is behind or has exited, this thread frees the blocks.
                         let _ = to_next.try_send(replaced);
                         given.try_iter().for_each(drop);
                     }

@@ -1,6 +1,6 @@
 //! Tests that the benchmark programs succeed with `libuslab.so` and without it, and detect a broken malloc.
 //!
-//! `USLAB_PRELOAD=full` runs them at full size.
+//! `USLAB_PRELOAD=full` runs the programs at full size.
 
 use std::path::Path;
 use std::process::{Command, Output};

@@ -3,18 +3,18 @@
 //! The rule is Linux's, and agrees with each row of `/proc/slabinfo` (`calculate_order`, `calculate_sizes` and
 //! `calculate_alignment` of `mm/slub.c` and `mm/slab_common.c`, in our own words):
 //!
-//! 1. A slab should hold `4 * (bit length of present CPUs + 1)` objects, but no more than the largest ordinary order
-//!    holds, and at least one. With more CPUs, larger slabs make threads take the node's lock less often.
-//! 2. A slab gets the smallest order that holds the wanted objects and wastes at most 1/16 of the slab; failing that, at
-//!    most 1/8, then 1/4, then 1/2.
+//! 1. A slab should hold `4 * (bit length of present CPUs + 1)` objects, but no more than the largest ordinary order holds, and
+//!    at least one. With more CPUs, larger slabs make threads take the node's lock less often.
+//! 2. A slab gets the smallest order that holds the wanted objects and wastes at most 1/16 of the slab; failing that, at most
+//!    1/8, then 1/4, then 1/2.
 //! 3. An object that is larger than the largest ordinary slab gets the smallest order that holds one object.
 //!
-//! Hence **the CPU count is an input**: the same object size gets another order on a machine with another CPU count. To
-//! compare with a kernel, use that kernel's CPU count.
+//! Hence **the CPU count is an input**: the same object size gets another order on a machine with another CPU count. To compare
+//! with a kernel, use that kernel's CPU count.
 //!
-//! The stride is the object size rounded up to a word, then to the alignment. Linux puts a free-list pointer behind
-//! objects that have a constructor or are type-stable. In uslab, bitmaps outside the slab replace free lists, so such
-//! objects need no larger stride.
+//! The stride is the object size rounded up to a word, then to the alignment. Linux puts a free-list pointer behind objects
+//! that have a constructor or are type-stable. In uslab, bitmaps outside the slab replace free lists, so no object needs a
+//! larger stride.
 
 use core::fmt;
 use uslab_buddy::{MAX_ORDER, Order, PAGE_SIZE};

@@ -1,8 +1,7 @@
 //! A subsystem: a page allocator, the caches on its pages, and kmalloc.
 //!
-//! Several subsystems may coexist (tests, the simulator). The plain API uses one global subsystem, which its first use
-//! makes. A cache keeps its subsystem alive, but a subsystem keeps no cache alive: it only lists the caches for reports
-//! and memory pressure.
+//! Several subsystems may coexist (tests, the simulator). The plain API uses one global subsystem, which its first use makes. A
+//! cache keeps its subsystem alive. A subsystem keeps no cache alive, and only lists caches for reports and memory pressure.
 
 use crate::cache::Account;
 pub use crate::cache::config::{Config, KEEP_FREE};
@@ -80,8 +79,8 @@ impl Subsystem {
 
     /// The global subsystem, which the first call makes with the default [`Config`], and which is never dropped.
     ///
-    /// Threads never wait here: each of several first callers starts a subsystem, and all but one subsystem are dropped. Under
-    /// a checker, each execution has a separate global subsystem.
+    /// Threads never wait for each other: each of several first callers starts a subsystem, and all but one subsystem are
+    /// dropped. Under a checker, each execution has a separate global subsystem.
     ///
     /// # Errors
     /// Fails as [`new`](Self::new) does. [`StartError::Starting`] if starting the subsystem calls `global` on the same thread,
@@ -90,7 +89,8 @@ impl Subsystem {
         global::get()
     }
 
-    /// Makes the global subsystem with the program's [`Config`]. Call it before the first use of the global subsystem.
+    /// Makes the global subsystem with the program's [`Config`], which must happen before the first use of the global
+    /// subsystem.
     ///
     /// ```standalone_crate
     /// use uslab::{Config, KmemCache, StartError, Subsystem};
@@ -105,8 +105,8 @@ impl Subsystem {
     /// ```
     ///
     /// # Errors
-    /// Fails as [`new`](Self::new) does; [`StartError::Started`] if a global subsystem exists; [`StartError::Starting`]
-    /// as in [`global`](Self::global).
+    /// Fails as [`new`](Self::new) does; [`StartError::Started`] if a global subsystem exists; [`StartError::Starting`] as in
+    /// [`global`](Self::global).
     #[cfg(not(any(loom, shuttle)))]
     pub fn start_global(config: Config) -> Result<&'static Self, StartError> {
         global::start_own(|| Self::new(config))
@@ -251,9 +251,9 @@ impl Subsystem {
     /// Objects in use by call stack, and the number of leaked objects, to which no pointer was found: see
     /// [`leaks`](crate::report::leaks).
     ///
-    /// The report covers caches with checked frees. With [`USERS`](crate::SlabDebug::USERS) it includes the stacks of
-    /// the allocations. All objects count as reachable if the system does not list the process's memory (not Linux), or
-    /// refuses `process_vm_readv` (a sandbox). The report is approximate while other threads run.
+    /// The report covers caches with checked frees. With [`USERS`](crate::SlabDebug::USERS) the report includes the stacks of
+    /// the allocations. All objects count as reachable if the system does not list the process's memory (not Linux), or refuses
+    /// `process_vm_readv` (a sandbox). The report is approximate while other threads run.
     ///
     /// Cost: the call reads all of the process's memory, and allocates.
     pub fn leaks(&self) -> Holders {

@@ -31,7 +31,8 @@ impl Core {
         self.give_up_addresses(|reserved| reserved / 3);
         self.tell_pages(told);
         let (pages, tags) = (&self.memory.pages, self.tags.lock().0.clone());
-        // SAFETY: by contract, no thread reads those descriptors. No slab is made on these pages before its metadata has grown.
+        // SAFETY: by contract, no thread reads the descriptors of pages that were never handed out. No slab is made on these
+        // pages before its metadata has grown.
         unsafe {
             let left = pages.give_up_frames();
             self.memory.give_up_beside(left);

@@ -18,7 +18,8 @@ use uslab_magazine::Cpus;
 /// [`Config::heed_limits`] may reduce this number.
 pub const KEEP_FREE: usize = 16 << 20;
 
-/// Configuration of a subsystem. Write it with `..Config::default()` or `..Config::new(pages)`, because fields may be added.
+/// Configuration of a subsystem. Write a configuration with `..Config::default()` or `..Config::new(pages)`, because fields may
+/// be added.
 ///
 /// ```
 /// use uslab::buddy::PageConfig;
@@ -73,7 +74,7 @@ pub struct Config {
     /// Handler of invalid frees and of damage; the default handler reports and aborts.
     pub corruption: Arc<corruption::Handler>,
     /// Interval at which a thread of the subsystem reaps, once there may be memory to reap: see [`reaper`](crate::reaper). With
-    /// `None`, the default, the subsystem has no such thread.
+    /// `None`, the default, the subsystem has no reaper thread.
     pub reap_every: Option<Duration>,
     /// Maximum bytes of freed mappings above 4 MiB that are kept for reuse: see [`huge`](crate::huge). 0 keeps none.
     pub huge_cache: usize,
@@ -124,7 +125,7 @@ impl Config {
     /// Magazines have one object, so that every second operation is an exchange. A slab is a page of two objects, which are
     /// [2048 bytes](crate::check::SPACING) apart.
     ///
-    /// If `pages` is not a power of two, pages are wasted, because blocks do not cross its largest power of two.
+    /// If `pages` is not a power of two, some pages are wasted, because no block crosses the largest power of two in `pages`.
     pub fn for_models(pages: u32) -> Self {
         let order = Order::new(pages.max(1).ilog2() as u8).unwrap_or(Order::MAX);
         let cpus = Cpus::simulated(2, 1).unwrap_or_else(|bad| unreachable!("{bad}"));

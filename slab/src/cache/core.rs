@@ -1,4 +1,4 @@
-//! The shared state of a subsystem's caches. Other modules act on it: [`reclaim`](super::reclaim),
+//! The shared state of a subsystem's caches. Other modules act on the shared state: [`reclaim`](super::reclaim),
 //! [`large`](crate::size::large) for large memory, and [`info`](crate::report::info) for reports.
 
 use super::config::Config;
@@ -62,7 +62,7 @@ pub(crate) struct Core {
     pub(crate) large: LargeBlocks,
     #[cfg(any(not(loom), crossbeam_loom))]
     pub(crate) deferred: Deferred,
-    /// Tags of checked frees, made with the first cache whose frees are checked, and the number of such caches so far.
+    /// Tags of checked frees, made with the first checked cache, and the number of checked caches so far.
     pub(crate) tags: ForkMutex<(Option<Arc<Tags>>, u64)>,
     pub(crate) huge: Huge,
     /// Number of caches that have waiters.
@@ -192,7 +192,7 @@ impl Core {
     /// Records that a cache was created, with or without red zones.
     pub(crate) fn zones_are(&self, there: bool) {
         if there {
-            // Relaxed: a thread that has an object of the cache got the object after this store.
+            // Relaxed: a thread that has an object of the cache got the object after `zones` was set.
             self.zones.store(true, Relaxed);
         }
     }
@@ -256,7 +256,7 @@ impl Core {
     pub(crate) fn stop_profile(&self) -> bool {
         self.profiler.stop(|| self.memory.pages.tables().open_inlined())
     }
-    /// Reports memory that is not an object to the profile, before it is handed out.
+    /// Reports memory of large blocks and mappings to the profile, before the memory is handed out.
     pub(crate) fn note_large(&self, _memory: NonNull<u8>, _bytes: usize, _name: &str) {
         self.profiler.allocated(|| self.cpus.current(), _memory, _bytes, _name);
     }

@@ -284,7 +284,7 @@ impl Cache {
     pub(super) fn look_around(&self, address: NonNull<u8>) -> Option<(Bytes, ObjectReport<'static>)> {
         let pages = &self.core.memory.pages;
         let pfn = pages.pfn_of(address.as_ptr())?;
-        // A slab loses its owner before `uncover_slab` takes this lock.
+        // A slab loses its owner before `uncover_slab` takes the node's lock.
         let _lists = self.nodes[pages.node_of(pfn) as usize].lists().lock();
         let is_ours = self.core.memory.frames().frame(pfn).owner() == self.owner();
         self.look(is_ours.then(|| self.place_around(address))??, None)
@@ -299,8 +299,8 @@ impl Cache {
     ) -> Vec<T> {
         let memory = &self.core.memory;
         loop {
-            // Nothing is allocated under a node's lock, because the global allocator may need this very node. The allocation
-            // here may add slabs, hence the spare room.
+            // Nothing is allocated under a node's lock, because the global allocator may need the node. The vector's own
+            // allocation may add slabs, hence the spare room.
             let expected = many(&self.count()) as usize;
             let mut found = Vec::with_capacity(expected + expected / 8 + BULK);
             let mut all = true;

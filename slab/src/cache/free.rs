@@ -168,7 +168,7 @@ impl Cache {
             return;
         }
         if self.config.zero_on_free && !self.is_poisoned() {
-            // SAFETY: the object's user freed it, no other thread has it yet, and it has `object_size` bytes.
+            // SAFETY: the object was freed by its user, has no other user yet, and has `object_size` bytes.
             unsafe { object.write_bytes(0, self.geometry().object_size()) };
         }
         match self.config.hooks.as_ref().and_then(|hooks| hooks.reset.as_ref()) {
@@ -250,7 +250,7 @@ impl Cache {
     }
     /// Reports writes past the end of a freed object, and past the end of the object in front of it.
     fn check_canaries(&self, hardened: &Hardened, object: NonNull<u8>) {
-        // SAFETY: the object's user freed it, and no other thread has it yet.
+        // SAFETY: the object was freed by its user, and no other thread has it yet.
         if let Err(kind) = unsafe { hardened.on_free(object) } {
             self.refuse(kind, object, self.place(Object(object)).ok().map(|place| place.index));
             // SAFETY: no other thread has the freed object, whose canary was overwritten.

@@ -122,7 +122,7 @@ impl Cache {
         self.flush_all(&self.operation(What::Reclaim));
     }
     /// Ends the cache as [`end`](Self::end) does, once no thread destructs free objects. A destructor does not wait for
-    /// destructors, because it may be one of them, or two may wait for each other.
+    /// destructors, because two destructors may wait for each other.
     fn end_at_last(&self) -> Result<(), u64> {
         loop {
             match self.end() {
@@ -148,8 +148,8 @@ impl Cache {
         self.flush_all(&self.operation(What::Reclaim));
         live.clear();
         for node in &self.nodes {
-            // Room is allocated outside the lock, and again if slabs were added in between, because the global allocator may
-            // need this very node.
+            // Memory for the snapshot is allocated outside the node's lock, because the global allocator may need the node. The
+            // allocation is repeated if slabs were added.
             while !node.live(&self.core.memory, live) {
                 let NodeCount { objects, .. } = node.count();
                 live.make_room(node.count().slabs(), objects);

@@ -185,8 +185,8 @@ impl KmemCacheBuilder {
     /// allocates.
     ///
     /// Held bytes are charged to a [limit](Limit::Bytes) in bytes and to the [account](Self::account), and
-    /// [reported](crate::CacheInfo::held_bytes). CPUs and depots keep fewer of such objects. Frees destruct free objects in
-    /// slabs that together hold more than [2 MiB](crate::cache::HELD_SURPLUS).
+    /// [reported](crate::CacheInfo::held_bytes). CPUs and depots keep fewer objects that hold memory. Frees destruct free
+    /// objects in slabs that together hold more than [2 MiB](crate::cache::HELD_SURPLUS).
     ///
     /// ```
     /// use uslab::{AllocError, Limit, ObjectCache};
@@ -286,7 +286,7 @@ impl KmemCacheBuilder {
     /// `init_on_free` for one cache.
     ///
     /// A cache with a constructor or a destructor fails to build with [`CacheError::ZeroOnFree`], because its objects stay
-    /// constructed. Use a [reset](crate::ObjectCacheBuilder::reset) for such objects.
+    /// constructed. Use a [reset](crate::ObjectCacheBuilder::reset) for constructed objects.
     ///
     /// Cost: frees leave the inlined path, at some nanoseconds each, and write the object.
     #[doc(alias = "init_on_free")]
@@ -541,7 +541,8 @@ impl KmemCache {
     /// The object's bytes are unspecified, or zero with [`Gfp::ZERO`]. With a constructor or a destructor, the object is as
     /// constructed or as its last user left it.
     ///
-    /// Cost: one operation on this CPU's magazine; once per magazine the depot's or the node's lock; rarely a page allocation.
+    /// Cost: one operation on this CPU's magazine. Once per magazine an allocation also takes the depot's or the node's lock,
+    /// and rarely it allocates pages.
     ///
     /// # Errors
     /// Fails if no object is available even after other CPUs' objects were flushed and other caches' empty slabs were freed.

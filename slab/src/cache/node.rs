@@ -518,7 +518,8 @@ impl Node {
                     runs.for_each(|(first, pages)| unsafe { memory.discard(first, pages) });
                     return found.into();
                 });
-                // SAFETY: by contract, free objects hold no other memory. No thread can take them before the lock drops.
+                // SAFETY: by contract, free objects hold no other memory. No thread can take free objects before the lock is
+                // released.
                 runs.for_each(|(first, pages)| unsafe { memory.discard(first, pages) });
                 lists.unused.discarded += u64::from(found);
                 lists.note_unused(&self.geometry);
@@ -692,7 +693,7 @@ impl Node {
         true
     }
 
-    /// Passes each slab to `see`, with the state of its list, and `true` if head and bitmap agree. Reports use this.
+    /// Calls `see` for each slab with its list's state, and with `true` if head and bitmap agree. Reports use this.
     pub(crate) fn walk(&self, memory: &SlabMemory, mut see: impl FnMut(Pfn, State, Fill, bool)) -> NodeCount {
         let lists = self.lists.lock();
         let partial = lists.partial.iter().enumerate().map(|(band, list)| (State::Partial(band), list));
@@ -727,7 +728,8 @@ mod tests {
         assert_eq!(places, [full, partial, empty]);
     }
 
-    /// Each pass once discarded only the pages above its threshold, and raised the threshold by a quarter.
+    /// A pass that discarded only pages above its threshold once raised the threshold by a quarter, so that later passes did
+    /// too little.
     #[test]
     fn frees_discard_unused_pages_of_partial_slabs_down_to_the_bound() {
         let subsystem = Subsystem::new(Config::default()).unwrap();
@@ -760,7 +762,7 @@ mod tests {
         drop(cache.alloc_block(Gfp::KERNEL).unwrap());
         keep(true);
         assert_eq!((cache.shrink(), cache.destroy().is_err()), (0, true));
-        // SAFETY: this thread continues as the child's thread would, and no other thread uses the subsystem.
+        // SAFETY: the test continues as a forked child's only thread, and no other thread uses the subsystem.
         unsafe {
             subsystem.before_fork();
             subsystem.after_fork_in_child();

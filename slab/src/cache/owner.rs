@@ -5,9 +5,9 @@
 //! an ownerless cache.
 //!
 //! A thread without a handle may still be moving objects: it may have found the cache on the subsystem's list, and be flushing
-//! a CPU's magazine to the slabs. A thread may also free an object without a handle, and then update counters. Each such thread
-//! holds a [`CacheRef`], and the thread with the last reference destroys the cache if the owner could not. At most one thread
-//! ends a cache at a time, and counts as a reference.
+//! a CPU's magazine to the slabs. A thread may also free an object without a handle, and then update counters. Each thread
+//! without a handle holds a [`CacheRef`], and the thread with the last reference destroys the cache if the owner could not. At
+//! most one thread ends a cache at a time, and counts as a reference.
 //!
 //! ```text
 //! Owned ── owner drops ──> Ownerless ──┬─ no object in use ─────────────────────────────────────────────> Over
@@ -166,7 +166,7 @@ mod tests {
         let cache = KmemCache::builder("visited", 64).build_in(&subsystem).unwrap();
         // A reference of another thread, which does not exist in the child.
         let held = core::mem::ManuallyDrop::new(CacheRef::new(cache.cache().kept().unwrap()));
-        // SAFETY: this thread continues as the child's only thread would, and no other thread uses the subsystem.
+        // SAFETY: the test continues as a forked child's only thread, and no other thread uses the subsystem.
         unsafe {
             subsystem.before_fork();
             subsystem.after_fork_in_child();

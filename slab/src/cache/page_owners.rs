@@ -16,7 +16,7 @@
 //! objects are committed. The map is never freed, because a process uses few windows, repeatedly.
 //!
 //! The map of page owners outlives a model's executions, and a checker's atomics do not. The checkers' builds therefore use
-//! `std`'s atomics here.
+//! `std`'s atomics for the map.
 
 use crate::cache::Cache;
 use crate::debug::faults::Faults;
@@ -98,7 +98,7 @@ pub(crate) fn set(first: NonNull<u8>, pages: usize, cache: *mut Cache, backend: 
     true
 }
 
-/// The owners of a window's pages, which the first call makes.
+/// Returns the owners of a window's pages; the first call makes them.
 fn window(window: usize, backend: Backend) -> Option<&'static Owners> {
     let window = WINDOWS.get(window)?;
     if let Some(made) = window.get() {

@@ -129,7 +129,7 @@ impl Core {
     fn samples(&self) -> bool {
         self.guard.is_on()
     }
-    /// A number that changes while there are allocations to sample.
+    /// Total of the sampling caches' allocations, which changes while there are allocations to sample.
     fn sampled_from(&self) -> u64 {
         if self.samples() { self.sampling().map(|(_, allocs)| allocs).sum() } else { 0 }
     }

@@ -34,7 +34,7 @@ const PASSED_ON: Gfp = Gfp::HIGH
     .union(Gfp::THIS_NODE)
     .union(Gfp::MEMALLOC);
 
-/// A constructor's panic. Unless it is resumed, it is leaked, because its `Drop` may panic.
+/// A constructor's panic. A panic that is not resumed is leaked, because its `Drop` may panic.
 type Panic = ManuallyDrop<Box<dyn Any + Send>>;
 
 /// Reason why a cache did not grow.
@@ -234,7 +234,7 @@ impl Cache {
         // SAFETY: free objects hold nothing, as checked above.
         unsafe { node.discard_unused(&self.core.memory, most) }
     }
-    /// Discards pages that were unused throughout the interval that ends here.
+    /// Discards pages that were unused throughout the reaping interval that just ended.
     pub(super) fn discard_idle(&self) {
         self.nodes.iter().for_each(|node| _ = self.discard_unused_of(node, node.reap_unused()));
     }
@@ -242,7 +242,7 @@ impl Cache {
         self.nodes.iter().for_each(|node| _ = self.discard_unused_of(node, u64::MAX));
     }
 
-    /// Allocates pages of the usual order. If they are not immediately available, uses the smallest order that holds an object.
+    /// Allocates pages of the usual order; if none are immediately available, of the smallest order that holds an object.
     pub(super) fn pages(&self, op: &Operation, node: u32, gfp: Gfp) -> Result<(Pfn, Order), AllocError> {
         let (order, least) = (self.geometry().order(), self.geometry().min_order());
         let mut flags = gfp & PASSED_ON | self.config.page_flags;
@@ -327,8 +327,7 @@ impl Cache {
     /// Charges one more slab, if the limits allow it.
     pub(super) fn charge(&self) -> Result<(), AllocError> {
         let bytes = self.geometry().order().bytes();
-        // The cache's own limit is charged first. Undoing an account's charge notifies waiters, and this caller may be one of
-        // them.
+        // The cache's own limit is charged first. Undoing an account's charge notifies waiters, which may include the caller.
         if self.config.limit.is_some_and(|slabs| self.counts.charge.load(Relaxed) >= slabs) {
             return Err(self.limit_error());
         }
@@ -492,7 +491,7 @@ impl Cache {
             // The pages are unusable.
             return None;
         }
-        // SAFETY: `pages` allocated the slab with this order. All its objects are free, and it is on no list.
+        // SAFETY: `pages` allocated the slab with this order. All objects of the slab are free, and the slab is on no list.
         unsafe { memory.free_pages(op, slab, order) };
         self.core.shed();
         self.counts.released.add(1);

@@ -40,9 +40,10 @@
 //!   calls them for futures. The first waiter wakes the reaper, which does not sleep until there are no waiters.
 //! * **RCU readers** do not announce their exit. While objects of its cache or account are in a grace period, a waiting thread
 //!   periodically advances the collector; the reaper does so for futures. Without objects in a grace period, the thread sleeps
-//!   until it is woken. A waiting thread reads the counts of such objects by adding 0. A thread that raises a count from 0 sees
-//!   the waiter, and wakes it. Whichever thread is second in the modification order of the count sees the other thread's step.
-//!   Registering a shrinker at a limit also wakes threads; the lock of the shrinkers' list orders registration and wait.
+//!   until it is woken. A waiting thread reads the counts of objects in a grace period by adding 0. A thread that raises a
+//!   count from 0 sees the waiter, and wakes it. Whichever thread is second in the modification order of the count sees the
+//!   other thread's step. Registering a shrinker at a limit also wakes threads; the lock of the shrinkers' list orders
+//!   registration and wait.
 //! * **Wakers** are user code. The queue's lock is never held while a waker runs or is dropped. A panic of a waker is
 //!   contained, because the caller may hold objects, and has other waiters to wake.
 //! * **Lock order:** the queue's lock before `Drains`, `Depot` and `Node`.
@@ -681,7 +682,7 @@ mod tests {
         assert_eq!((waited_for(), cache.cache().has_waiters()), (1, true));
         // The test forks twice, because a child may fork again.
         for _ in 0..2 {
-            // SAFETY: this thread continues as the child's only thread would, and no other thread uses the subsystem.
+            // SAFETY: the test continues as a forked child's only thread, and no other thread uses the subsystem.
             unsafe {
                 subsystem.before_fork();
                 subsystem.after_fork_in_child();
@@ -705,7 +706,7 @@ mod tests {
         assert!(account.charges.is_waited_for());
         // Runs twice, because the wait ends once.
         for _ in 0..2 {
-            // SAFETY: this thread continues as the child's only thread would, and no other thread uses the subsystem.
+            // SAFETY: the test continues as a forked child's only thread, and no other thread uses the subsystem.
             unsafe {
                 subsystem.before_fork();
                 subsystem.after_fork_in_child();
@@ -718,7 +719,7 @@ mod tests {
         drop((acquire, held));
     }
 
-    /// Objects of the account's other caches that already waited for readers once woke no thread here.
+    /// Waiting threads were once not woken by objects of the account's other caches that already waited for readers.
     #[test]
     fn sleeping_waiters_wake_when_the_first_waits_for_the_account() {
         on_cpu(0);

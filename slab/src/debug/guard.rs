@@ -22,9 +22,9 @@
 //! its cache does not check the address, so frees of sampling caches leave the inlined path. Caches sample if their subsystem
 //! has [`Config::guard_every`](crate::Config::guard_every); the option of `Uslab` does not affect the global subsystem.
 //!
-//! Some allocations are never sampled. Objects with a constructor, destructor or reset stay constructed. Readers may see the
-//! free objects of a type-stable cache. With a limit or an account, each object counts. Bulk allocations and prefilled stocks
-//! are not sampled either.
+//! Caches with a constructor, destructor or reset are not sampled, because their objects stay constructed. Type-stable caches
+//! are not sampled, because readers may see their free objects. Caches with a limit or an account are not sampled, because each
+//! object counts. Bulk allocations and prefilled stocks are not sampled either.
 //!
 //! # Invariants
 //!
@@ -411,7 +411,7 @@ mod sampled {
         /// Mean number of allocations per sample; 0 disables sampling.
         every: Counter,
         slots: Counter,
-        /// Number of allocations until the next sample. As a signed number, at most 0 if a sample is due.
+        /// Number of allocations until the next sample; as a signed number, it is at most 0 if a sample is due.
         left: Counter,
         samples: Counter,
         /// Numbers of allocations and samples at the end of the last interval.
@@ -469,14 +469,15 @@ mod sampled {
         pub(crate) fn alloc(&self, size: usize, align: usize) -> Option<NonNull<u8>> {
             let pool = match self.pool.get() {
                 Some(pool) => pool,
-                // Making the pool allocates. Allocations during that time are not sampled, in this thread or others. A pool
-                // that the system refused is not tried again. Relaxed: the state only selects the thread that makes the pool.
+                // Making the pool allocates. Allocations while the pool is made are not sampled, in this thread or others. A
+                // pool that the system refused is not tried again. Relaxed: the state only selects the thread that makes the
+                // pool.
                 None if self.made.compare_exchange(NONE, MADE, Relaxed, Relaxed).is_err() => return None,
                 None => {
                     let slots = self.slots.get() as usize;
                     let pool = boxed(Pool::new(slots, self.backend, self.key)?)?;
                     // The pool's addresses may be in a range that was unmapped earlier. Relaxed: `made` was set before the
-                    // system could map the range here.
+                    // system could map the range for the pool.
                     if self.made.load(Relaxed) == NEVER {
                         return None;
                     }
@@ -789,7 +790,7 @@ mod tests {
         let other = if pool.slot_at(used) == Some(0) { used + 2 * PAGE_SIZE } else { used - 2 * PAGE_SIZE };
         let told = pool.fault(other).to_string();
         assert!(told.starts_with("access to what was never allocated: "), "{told}");
-        // An access to the guard page next to the slot does not name that slot either.
+        // An access to a guard page next to an unused slot does not name the slot either.
         let ends = [pool.base(), pool.base() + pool.region.bytes() - 1];
         let far = ends[usize::from(other > used)];
         assert_eq!(pool.fault(far).to_string(), format!("access to what was never allocated: {far:#x}\n"));

@@ -65,9 +65,9 @@ pub struct Harden {
     pub zero_size: bool,
     /// Puts guard pages around malloc's memory above 32 KiB.
     ///
-    /// Cost: two system calls per such allocation, and two of the process's mappings (`vm.max_map_count`). Guards use at most a
-    /// quarter of the mappings. After the system refuses a guard, memory up to 4 MiB uses pages as without hardening, and
-    /// larger memory has no guard.
+    /// Cost: two system calls per allocation above 32 KiB, and two of the process's mappings (`vm.max_map_count`). Guards use
+    /// at most a quarter of the mappings. After the system refuses a guard, memory up to 4 MiB uses pages as without hardening,
+    /// and larger memory has no guard.
     pub guard_pages: bool,
     /// Puts guard pages behind the slabs in the first pages: half as many pages as the process may have mappings
     /// (`vm.max_map_count`), 128 MiB by default.

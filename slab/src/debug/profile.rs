@@ -26,7 +26,7 @@
 //! # Bias
 //!
 //! * The estimates are unbiased. The draws are independent of the program, so the expected value of each number, for each stack
-//!   and each cache, is the true number. An exception is memory above 4 MiB that is moved because it cannot be resized:
+//!   and each cache, is the true number. An exception is memory above 4 MiB that is moved because it cannot be resized;
 //!   `allocated` counts it twice. Magazine fills do not bias the estimates, because the profile samples bytes instead of
 //!   misses.
 //! * The relative error with `n` samples is about one in the square root of `n`. Each estimate has its number of samples
@@ -341,7 +341,7 @@ pub(crate) struct Countdown {
 }
 
 impl Countdown {
-    /// Subtracts `bytes` and allocates; `None` if the count ends here or `alloc` fails.
+    /// Subtracts `bytes` from the count and allocates; `None` if the count ends or `alloc` fails.
     #[inline(always)]
     pub(crate) fn spend<T>(&self, bytes: u64, alloc: impl FnOnce() -> Option<T>) -> Option<T> {
         let left = self.left.get();
@@ -436,7 +436,8 @@ impl Profiler {
         core::mem::swap(&mut *noted, &mut fresh);
         let is_marked = |live: &&Live| live.address > 0 && !self.is_own(!live.address);
         fresh.live.iter().filter(is_marked).for_each(|live| mark(!live.address, false));
-        // Relaxed: a thread that has a sample has seen this store, and a freeing thread gets the sample from such a thread.
+        // Relaxed: a thread that has a sample has seen the store to `run`, and a freeing thread gets the sample from such a
+        // thread.
         self.run.store(noted.run, Relaxed);
         Ok(())
     }
@@ -455,7 +456,7 @@ impl Profiler {
     }
     /// Snapshot of the running profile, or of the last one.
     pub(crate) fn profile(&self) -> Profile {
-        // Nothing is allocated under the lock; sites added in between are left out.
+        // Nothing is allocated under the lock; sites that were added after the count are left out.
         let count = self.noted.lock().sites.len();
         let mut sites = Vec::with_capacity(count);
         let (rate, lost) = {

@@ -24,7 +24,7 @@ const MOST: usize = 40;
 /// Maximum number of frames shown, not counting the allocator's innermost frames, which vary.
 #[cfg(feature = "stacks")]
 const OUTER: usize = 24;
-/// Number of lists of records, which a hash selects.
+/// Number of hash buckets, each of which is a list of records.
 const LISTS: usize = 1 << 14;
 /// Number of words in a piece of the table's memory.
 const PIECE: u32 = 1 << 17;
@@ -59,8 +59,8 @@ pub(super) static DEPOT: Depot = Depot {
 };
 
 std::thread_local! {
-    /// True while the thread takes a stack or looks up symbols. Allocations during that time have no stack, and reports have no
-    /// symbols.
+    /// True while the thread takes a stack or looks up symbols. Allocations while this is true have no stack, and reports have
+    /// no symbols.
     static BUSY: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -116,8 +116,8 @@ impl Depot {
         let Some(region) = Region::committed(bytes, PAGE_SIZE, Backend::default(), &Faults::default()) else {
             return false;
         };
-        // Release: pairs with the Acquire of `record`. After a failure another thread has mapped the piece, and nothing is read
-        // here.
+        // Release: pairs with the Acquire of `record`. After a failure another thread has mapped the piece, and this thread
+        // reads none of it.
         if piece.compare_exchange(null_mut(), region.base().as_ptr().cast(), AcqRel, Relaxed).is_ok() {
             core::mem::forget(region);
         }
@@ -171,7 +171,7 @@ impl Depot {
             // Release: pairs with the Acquire loads of the list above and on failure.
             match list.compare_exchange(first, at, Release, Acquire) {
                 Ok(_) => return Some(at),
-                // Another thread may have added the same stack. The words reserved here then stay unused.
+                // Another thread may have added the same stack, and the words reserved by this thread then stay unused.
                 Err(now) => match self.find(now, first, hash, frames) {
                     Some(known) => return Some(known),
                     None => first = now,

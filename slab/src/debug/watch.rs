@@ -269,7 +269,8 @@ mod tests {
             // SAFETY: the address is inside the array.
             let object = unsafe { NonNull::from(&mut memory).cast::<u8>().add(40) };
             let state = if free { State::Free } else { State::InUse(used) };
-            // SAFETY: the test owns the array, which is large enough; no reference to the array is used in between.
+            // SAFETY: the test owns the array, which is large enough; no reference to the array is used while pointers to it
+            // are used.
             unsafe {
                 watch.fill(object, state);
                 let mut seen = vec![];

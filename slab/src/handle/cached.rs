@@ -139,8 +139,8 @@ impl<T, W: Word, const GENERATION_BITS: u32> HandleCache<T, W, GENERATION_BITS> 
         self.numbers.entry(handle.index())
     }
 
-    /// Returns `true` if the handle's object is in use. Another thread may free the object right afterwards:
-    /// [`get`](Self::get) it before use.
+    /// Returns `true` if the handle's object is in use. Another thread may free the object right afterwards, so call
+    /// [`get`](Self::get) before using the object.
     ///
     /// Cost: two loads, one of which is of a word that rarely changes; no writes.
     #[doc(alias("contains_key", "is_alive"))]

@@ -111,8 +111,8 @@ impl Entry {
     #[inline]
     pub(super) fn let_go(&self) -> Option<Last> {
         // Release: the holder's accesses come before the object's next life. Acquire: all accesses of other holders, and of the
-        // thread that ended the life, come before the last holder frees the object. The Acquire pairs with the Release here and
-        // in `end`.
+        // thread that ended the life, come before the last holder frees the object. The Acquire pairs with the Release in
+        // `let_go` and in `end`.
         let before = self.word.fetch_sub(1, AcqRel);
         tell!("lets go: there were {} holders", before & HOLDERS);
         (before & (IN_USE | HOLDERS) == 1).then_some(Last)
@@ -192,7 +192,7 @@ impl Numbers {
         let segment = shifted.ilog2() - FIRST.ilog2();
         (segment as usize, (shifted - (FIRST << segment)) as usize)
     }
-    /// Entry of a number; `None` if its segment was never made.
+    /// Entry of a number; `None` if the number's segment was never made.
     #[inline(always)]
     pub(super) fn entry(&self, number: u32) -> Option<&Entry> {
         let (segment, place) = Self::at(number);

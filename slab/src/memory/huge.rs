@@ -258,7 +258,7 @@ impl Table {
     fn remove(&mut self, at: usize) -> Region {
         assert!(at < self.len);
         self.len -= 1;
-        // SAFETY: `at` has a region. The regions behind it move down by one, into its place.
+        // SAFETY: `at` has a region, which later regions replace by moving down by one.
         unsafe {
             let place = self.memory.base().cast::<Region>().add(at);
             let piece = place.read();
@@ -288,7 +288,7 @@ impl Huge {
         keep: usize,
         guards: usize,
     ) -> Option<Self> {
-        // Within a large reservation a limit does not matter.
+        // An address limit does not matter within a large reservation.
         let limited = addresses.is_empty() && address_limit().is_some();
         let none = Uncommitted::NoAccess;
         let memory = Reserved::cut_from(addresses, Self::TABLE_BYTES, none, RESERVE)?;

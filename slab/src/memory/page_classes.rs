@@ -68,7 +68,7 @@ impl PageClasses {
     /// Unmaps the words of pages that [cannot exist](PageAllocator::most_pages).
     ///
     /// # Safety
-    /// The class of such a page is never read, now or later.
+    /// The class of a page that cannot exist is never read, now or later.
     pub(crate) unsafe fn cut(&self, of: &PageAllocator) {
         // SAFETY: the region has no other user. By contract, the unmapped words are never read.
         unsafe { of.cut_table(&self.memory, of.most_pages() * size_of::<PageClass>()) };

@@ -14,7 +14,7 @@
 //! side table  [ 512 bits of page 0 ][ 512 bits of page 1 ] ...           more than 256 bits
 //! ```
 //!
-//! A partial slab may have pages that no object in use touches. [`Slab::discard_unused`] returns the memory of such pages to
+//! A partial slab may have pages that no object in use touches. [`Slab::discard_unused`] returns the memory of unused pages to
 //! the system. A `discarded` bit marks a sixteenth of the slab, at least one page, as returned; the first allocation from the
 //! slab clears all bits.
 //!
@@ -40,8 +40,7 @@ use uslab_magazine::Operation;
 
 /// Number of bits of a bitmap that fit into a frame.
 pub(crate) const FRAME_BITS: usize = 256;
-/// Maximum number of objects in a slab that are constructed one by one. The side table has room for two bitmaps of a page of
-/// such objects.
+/// Maximum number of objects in a slab that are constructed one by one. The side table has room for two bitmaps of this length.
 pub(crate) const ONE_BY_ONE: usize = SIDE_BYTES * 8 / 2;
 const FRAME_WORDS: usize = FRAME_BITS / 64;
 /// Number of bytes of the side table per page: a bit for each of the smallest objects in a page.
@@ -52,7 +51,8 @@ pub(crate) const SIDE_BYTES: usize = uslab_buddy::PAGE_SIZE / crate::geometry::W
 pub(crate) enum Constructed {
     /// All objects are constructed when the slab is made, or never.
     Together,
-    /// Each object is constructed when it leaves the slab for the first time. A slab has at most [`ONE_BY_ONE`] such objects.
+    /// Each object is constructed when it leaves the slab for the first time. A slab has at most [`ONE_BY_ONE`] objects that
+    /// are constructed one by one.
     OneByOne,
 }
 
@@ -72,7 +72,7 @@ struct Head {
     discarded: u16,
 }
 
-/// Number of pages per bit of [`Head::discarded`], in a slab of `pages` pages.
+/// Number of pages that one bit of [`Head::discarded`] covers, in a slab of `pages` pages.
 fn part(pages: u32) -> u32 {
     pages.div_ceil(u16::BITS)
 }

@@ -47,7 +47,7 @@ impl SlabMemory {
     /// exist](PageAllocator::most_pages).
     ///
     /// # Safety
-    /// The pages' frames were [released](PageAllocator::give_up_frames), and no other thread does this concurrently.
+    /// The pages' frames were [released](PageAllocator::give_up_frames), and no other thread unmaps metadata concurrently.
     pub(crate) unsafe fn give_up_beside(&self, pages: usize) {
         // SAFETY: no slab can begin at these pages.
         unsafe {

@@ -30,8 +30,9 @@ const PATIENCE: u32 = 1 << 20;
 ///
 /// Like a `Vec`, a hive has one owner at a time. To share objects between threads, use the cache directly.
 ///
-/// In the child of a [fork](crate::Fork), a hive is usable unless another thread was reaping the hive's cache at the fork. Free
-/// places that such a thread had taken look like values for ever. An iteration then panics after some seconds.
+/// In the child of a [fork](crate::Fork), a hive is usable unless another thread was reaping the hive's cache at the fork. In
+/// the child, free places that the reaping thread had taken look like values for ever. An iteration then panics after some
+/// seconds.
 ///
 /// ```
 /// use uslab::Hive;

@@ -16,7 +16,7 @@ use uslab_magazine::sync::{catch_panic, thread_local};
 /// An [`ObjectCache`] for a `static`, made by the first call of [`get`](Self::get). Declare one with
 /// [`object_cache!`](crate::object_cache), which also works under loom, with a separate cache in each execution.
 ///
-/// Threads never wait here: each of several first callers makes a cache, and all but one cache are dropped.
+/// Threads never wait for each other: each of several first callers makes a cache, and all but one cache are dropped.
 ///
 /// ```
 /// use uslab::{CacheBox, ObjectCache, StaticCache, object_cache};

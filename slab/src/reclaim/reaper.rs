@@ -163,7 +163,7 @@ fn run(core: &dyn Reap, shared: &Shared, interval: Duration, group: Option<&Memo
             }
             std::mem::take(&mut state.short)
         };
-        // The panic hook has reported a panic already.
+        // The panic hook has already reported a panic.
         contain_panic(|| core.end_interval());
         short |= group.is_some_and(MemoryGroup::is_short);
         if short {

@@ -321,11 +321,11 @@ impl fmt::Display for SlabInfo {
     }
 }
 
-/// Table in the format of a kernel that is built with statistics: [`Info::slabinfo`], with the cache's operations by
-/// level behind each row.
+/// Table in the format of a kernel that is built with statistics: [`Info::slabinfo`], with the cache's operations by level
+/// behind each row.
 ///
 /// Comments at the end give memory above 4 MiB and refused drains, if any, and the operations of all memory by level.
-/// [`SlabInfo`] parses this table, too. [`Info::statistics`] makes it.
+/// [`Info::statistics`] makes the table, and [`SlabInfo`] can parse it.
 ///
 /// ```
 /// use uslab::{Config, Gfp, KmemCache, SlabInfo, Subsystem};

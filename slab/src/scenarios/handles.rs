@@ -21,7 +21,7 @@ use uslab_magazine::sync::{Arc, AtomicU64, Counter, UnsafeCell};
 #[cfg(shuttle)]
 use uslab_magazine::threads::{crowd, wander};
 
-/// A value that loom watches. Under shuttle it counts the holders of its object.
+/// A value that loom watches. Under shuttle the value counts the holders of its object.
 struct Watched {
     value: UnsafeCell<u32>,
     holders: Counter,

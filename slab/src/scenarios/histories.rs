@@ -101,7 +101,7 @@ pub(super) fn handles() {
                 continue;
             }
             let handle = {
-                // The newest handles, which other threads also use.
+                // The handles that were allocated last, which other threads also use.
                 let handles = known.lock();
                 let n = handles.len();
                 (n > 0).then(|| handles[n - 1 - choose(n.min(3))])

@@ -62,7 +62,7 @@ pub(super) fn caches_that_reclaim_from_each_other() {
     World::end(ManuallyDrop::into_inner(world));
 }
 
-/// S3: a third cache uses the only page. Two further caches reclaim from all caches concurrently, and fail.
+/// S3: one cache uses the only page, while two other caches reclaim from all caches concurrently and fail.
 pub(super) fn caches_that_reclaim_a_page_in_use() {
     let world = ManuallyDrop::new(World::new(1, Magazines::Off, &[None, None, None]));
     let used = world.alloc_of(2).unwrap();

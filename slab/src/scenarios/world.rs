@@ -2,8 +2,8 @@
 //! and shuttle share.
 //!
 //! Allocating and freeing an object change a cell of that object. A scenario fails on two owners, on a double free, and on an
-//! access to the frame of a freed page. Under loom it also fails on a free that does not happen before the next allocation. A
-//! world ends in a census of slabs, objects and pages, and then frees all memory.
+//! access to the frame of a freed page. Under loom a scenario also fails on a free that does not happen before the next
+//! allocation. A world ends in a census of slabs, objects and pages, and then frees all memory.
 
 use crate::Config;
 use crate::cache::core::Core;

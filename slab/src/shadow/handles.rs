@@ -15,7 +15,7 @@ use uslab_magazine::sync::catch_panic;
 
 const CPUS: u32 = 2;
 
-/// Steps of a case. Numbers outside their range are reduced to it.
+/// Steps of a case. A number outside its range is reduced to the range.
 #[derive(Clone, Debug, Arbitrary)]
 pub(crate) enum Step {
     Alloc {

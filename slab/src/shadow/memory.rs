@@ -29,7 +29,7 @@ pub(crate) enum Way {
     Malloc,
 }
 
-/// Steps of a case. Numbers outside their range are reduced to it.
+/// Steps of a case. A number outside its range is reduced to the range.
 #[derive(Clone, Debug, Arbitrary)]
 pub(crate) enum Step {
     Alloc {
@@ -247,7 +247,7 @@ impl World {
         self.live.insert(from, held);
         let Some(to) = self.alloc(way, layout, Gfp::KERNEL) else { return };
         let new = Held::new(way, layout, self.serial);
-        // SAFETY: both are allocated, so they do not overlap, and both have at least that many bytes.
+        // SAFETY: `from` and `to` are both allocated, so they do not overlap, and have at least that many bytes.
         unsafe { to.copy_from_nonoverlapping(from, held.size.min(new.size)) };
         let [first, _] = Self::ends(to, held.size.min(new.size));
         assert!(first.iter().all(|byte| *byte == held.written), "{to:?} is no copy of {from:?}");
@@ -285,7 +285,7 @@ impl World {
         }
         let kept = held.size.min(new.size);
         let [first, last] = Self::ends(to, kept);
-        // The last kept byte was written if all of the memory was kept.
+        // If all of the memory was kept, its last byte is still the owner's.
         let written = first.iter().chain(last.iter().filter(|_| kept == held.size));
         assert!(written.into_iter().all(|byte| *byte == held.written), "{to:?} is no copy of {from:?}");
         // SAFETY: the world owns `new.size` bytes at `to`.

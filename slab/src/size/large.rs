@@ -37,8 +37,7 @@ impl Core {
         let order = Order::for_bytes(size).ok_or(AllocError::TooLarge)?;
         let gfp = self.zeroed(gfp);
         let (memory, op) = (&self.memory, &self.operation(What::Alloc));
-        // The flags omit `ZERO`, because the code below zeroes only the requested bytes. The block may be almost twice
-        // as large.
+        // `ZERO` is not passed on, because only the requested bytes are zeroed. The block may be almost twice as large.
         let flags = (gfp - Gfp::MOVABLE - Gfp::ZERO) | Gfp::COMP;
         let alloc = || memory.pages.alloc_in(op, order, flags, None);
         let first = match alloc() {

@@ -400,7 +400,7 @@ impl Malloc {
             return;
         }
         match self.class(layout) {
-            // The same layout leads to the same cache, except for samples.
+            // A layout always leads to the same cache, except for samples.
             Some(class) if self.holds(memory) => self.caches[class].cache().free_missed(memory),
             // SAFETY: by contract, the caller may free `memory`.
             _ => unsafe { self.core.free(memory) },

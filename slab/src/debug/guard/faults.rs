@@ -27,7 +27,7 @@ impl Write for Stderr {
     }
 }
 
-/// Reports faults in `pool` from now on; such a fault ends the process.
+/// Reports faults in `pool` from now on; a fault ends the process.
 pub(super) fn tell(pool: &Pool) {
     let pool = core::ptr::from_ref(pool).cast_mut();
     for place in &POOLS {

@@ -1,5 +1,5 @@
-//! Code mappings: the files whose code the process has mapped, with addresses. A profile lists them, so that another program
-//! can look up symbols.
+//! Code mappings: the files whose code the process has mapped, with addresses. A profile lists code mappings, so that another
+//! program can look up symbols.
 
 /// A mapped segment of a file that contains code.
 #[cfg_attr(

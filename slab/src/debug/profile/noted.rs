@@ -57,7 +57,7 @@ impl Sum {
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Live {
-    /// Inverted address of the sample, so that a search for leaks finds no pointer here; 0 if unused.
+    /// Inverted address of the sample, so that a search for leaks finds no pointer to it; 0 if unused.
     pub(super) address: usize,
     pub(super) bytes: u64,
     pub(super) site: u32,

@@ -160,8 +160,8 @@ fn samples_do_not_share_memory() {
     assert!(again.as_ptr() == all[1].as_ptr() && again[PAGE_SIZE..].iter().all(|byte| *byte == 0));
 }
 
-/// A sample was once aligned to a page, whatever alignment was requested. A mapping in between takes the system's next
-/// addresses.
+/// A sample was once aligned to a page, whatever alignment was requested. Another mapping takes the system's next addresses
+/// between two samples.
 #[test]
 fn samples_are_aligned_as_the_largest_class() {
     let (os, faults) = (uslab_buddy::Backend::Os, uslab_buddy::Faults::default());
@@ -355,7 +355,7 @@ fn every_path_counts_an_object_once_and_nothing_stays_live() {
             }
             seen(6, 0);
             let (small, large) = (layout(100), layout(3000));
-            // SAFETY: the memory was allocated here and is freed once; the resized piece has the same size.
+            // SAFETY: the memory was allocated above and is freed once; the resized piece has the same size.
             unsafe {
                 let memory = malloc.alloc(small, Gfp::ZERO).unwrap();
                 assert_eq!(malloc.usable_size(memory), 112);

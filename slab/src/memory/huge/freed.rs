@@ -4,7 +4,7 @@ use core::alloc::Layout;
 use uslab_buddy::PAGE_SIZE;
 use uslab_buddy::region::Region;
 
-/// Maximum number of freed mappings. Each operation visits all of them, which costs less than a page fault.
+/// Maximum number of freed mappings. Each operation visits all freed mappings, which costs less than a page fault.
 const MOST: usize = 64;
 
 /// One part in `WASTE` of a request is the maximum surplus that is handed out with a mapping.
@@ -29,7 +29,7 @@ struct Extent {
 /// No two mappings are adjacent, unless the system refused to join them; `bytes` is the sum of their sizes.
 #[derive(Debug)]
 pub(super) struct Freed {
-    /// The freed mappings. Boxed, because they are too large for the stack.
+    /// The freed mappings, in a box because they are too large for the stack.
     extents: Box<[Option<Extent>]>,
     bytes: usize,
     frees: u64,

@@ -254,7 +254,7 @@ fn run(weak: &Weak<dyn Reap>) {
     let (mut quiet, mut seen) = (0, 0);
     while let Some(core) = weak.upgrade() {
         let own = core.background();
-        // The panic hook has reported a panic already.
+        // The panic hook has already reported a panic.
         contain_panic(|| core.end_interval());
         own.intervals.add(1);
         let now = core.changes();

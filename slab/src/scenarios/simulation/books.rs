@@ -48,7 +48,7 @@ impl Object {
     }
 }
 
-/// Ownership of all memory, as the operations imply it.
+/// Expected ownership of all memory, as the operations imply it.
 #[derive(Default)]
 pub(super) struct Books {
     pub(super) stamps: u64,

@@ -312,8 +312,8 @@ fn acquire(s: &Side<'_>, t: &Told) {
 fn poll(s: &Side<'_>, t: &Told) {
     s.pick_wait(t.a).into_iter().for_each(|wait| _ = s.polls(wait));
 }
-/// Waits like a sleeping thread: polls after each wake-up, for the duration of some operations. After these operations it
-/// cancels the wait, or leaves it for later.
+/// Waits like a sleeping thread: polls after each wake-up, for the duration of some operations. At the end the thread cancels
+/// the wait, or leaves it for later.
 fn wait(s: &Side<'_>, t: &Told) {
     let Some(slot) = s.slot(t.a) else { return };
     let mut wait = s.world.wait(s.number(t.a), &slot, gfp(t.b / 4));

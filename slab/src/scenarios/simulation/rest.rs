@@ -27,7 +27,7 @@ impl World {
         }
     }
 
-    /// Checks the subsystem while all threads rest, and compares it with the shadow. `quiet` means that nothing waits for
+    /// Checks the subsystem while all threads rest, and compares it with the shadow. `quiet` means that no memory waits for
     /// readers.
     pub(super) fn census(&self, quiet: bool) {
         self.settle();

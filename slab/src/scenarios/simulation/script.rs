@@ -209,8 +209,8 @@ impl Script {
                 }
             })
             .collect();
-        // Draws few groups of operations, or some, or half of all. Only among few groups do related operations meet often
-        // enough.
+        // Draws a few groups of operations, several groups, or half of all groups. Only among few groups do related operations
+        // meet often enough.
         let one_of = [2, 4, 8][rng.below(3) as usize];
         let groups: BTreeMap<char, u64> = OPS
             .iter()

@@ -84,9 +84,9 @@ pub(crate) struct FastPaths {
     pub(super) by_words: FastPathTable<Object, StackMemory, WORDS>,
 }
 
-// SAFETY: the addresses in it are of data that any thread may use.
+// SAFETY: any thread may use the data at the addresses in a `FastPaths`.
 unsafe impl Send for FastPaths {}
-// SAFETY: the addresses in it are of data that any thread may use.
+// SAFETY: any thread may use the data at the addresses in a `FastPaths`.
 unsafe impl Sync for FastPaths {}
 
 impl FastPaths {
