@@ -114,7 +114,6 @@ general! {
     SnMalloc = "snmalloc", General, snmalloc_rs::SnMalloc, {};
 }
 
-/// Functions of a loaded library.
 #[derive(Clone, Copy, Debug)]
 struct Loaded {
     malloc: unsafe extern "C" fn(usize) -> *mut c_void,

@@ -7,7 +7,7 @@ use std::fmt;
 pub(crate) struct Page<'r> {
     /// Command that wrote the page.
     pub(crate) command: String,
-    /// The runs; values and tables are from the last run.
+    /// Saved runs, of which the last provides values and tables.
     pub(crate) runs: &'r [Report],
     /// Rows of the last table, each with a subject that the row should contain.
     pub(crate) expected: Vec<(String, String)>,

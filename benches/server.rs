@@ -107,7 +107,7 @@ impl Drop for Server {
     }
 }
 
-/// The work of the clients.
+/// Work of a server's clients in one round.
 #[derive(Clone, Copy)]
 struct Load {
     requests: usize,

@@ -114,7 +114,7 @@ impl Raw {
 /// Returns the same address, but hides from the compiler that it is the same.
 ///
 /// The compiler must assume that the object was read, so it can remove neither the stamp nor an allocation whose free it sees.
-/// Costs no instruction (`black_box` goes through memory).
+/// Hiding an address costs no instruction, whereas `black_box` goes through memory.
 #[inline(always)]
 pub fn hide<T>(address: NonNull<T>) -> NonNull<T> {
     #[cfg(target_arch = "x86_64")]

@@ -11,7 +11,6 @@ use uslab_magazine::sync::{AtomicPtr, Ordering::*, planted};
 pub(crate) struct Published<T>(AtomicPtr<T>);
 
 impl<T: Send + Sync + 'static> Published<T> {
-    /// Makes an empty cell.
     #[cfg(not(any(loom, shuttle)))]
     pub(crate) const fn new() -> Self {
         Self(AtomicPtr::new(null_mut()))

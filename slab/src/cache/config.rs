@@ -54,9 +54,9 @@ pub struct Config {
     /// use. Without checked frees, an invalid free is detected when the object reaches its slab. True in builds with debug
     /// assertions.
     pub check_frees: bool,
-    /// Debug options by cache name: see [`flags`](crate::debug::flags). Empty by default.
+    /// Debug options by cache name, empty by default: see [`flags`](crate::debug::flags).
     pub slab_debug: DebugRules,
-    /// Hardening of malloc, and the default of caches. Off by default. Hardening implies checked frees.
+    /// Hardening of malloc, and the default of caches; off unless set. Hardening implies checked frees.
     pub harden: Harden,
     /// Mean number of allocations per guard sample, for allocations of up to a page by [`Malloc`](crate::Malloc), kmalloc and
     /// caches. 0, the default, disables sampling.

@@ -75,7 +75,6 @@ pub(crate) struct Core {
     pub(crate) caches: Registry<Cache>,
     /// Caches that other users can share.
     pub(crate) mergeable: Registry<Owner>,
-    /// Shrinkers that users registered.
     pub(crate) shrinkers: Arc<Shrinkers>,
     pub(crate) background: Background,
     pub(crate) profiler: Profiler,

@@ -448,7 +448,7 @@ mod tests {
         std::thread_local! {
             static ASKED: Cell<usize> = const { Cell::new(0) };
         }
-        /// Large enough that an eighth of the slabs exceeds the spare room.
+        /// Number of slabs, of which an eighth exceeds the spare room.
         const SLABS: usize = 16 * BULK;
         /// An estimate that is too low the first time.
         fn many(_: &NodeCount) -> u64 {

@@ -151,7 +151,7 @@ impl Cache {
         });
     }
 
-    /// Frees the object if it is a sample of the guard, which is in no slab. Returns `true` for a sample.
+    /// Frees the object and returns `true`, if it is a sample of the guard, which is in no slab.
     #[inline(always)]
     pub(super) fn free_sample(&self, object: NonNull<u8>) -> bool {
         self.config.guarded && self.core.free_sample(object, self.name())
@@ -346,7 +346,7 @@ impl Cache {
         }
     }
 
-    /// Frees an object that [`begins_object`](Self::begins_object) cannot recognise because of red zones. Refuses other
+    /// Frees an object that [`begins_object`](Self::begins_object) cannot recognise because of red zones, and refuses other
     /// addresses.
     ///
     /// # Safety

@@ -271,8 +271,8 @@ impl KmemCacheBuilder {
     /// name: see [`flags`](crate::debug::flags). A cache with more than `F` does not [share](Self::merge) slabs.
     ///
     /// Cost, for an object of 64 bytes: with red zones the object takes 80 bytes, and each allocation and free writes and
-    /// checks the zones. With poison each allocation and free writes and checks the object. With users each allocation and free
-    /// records a call stack in some microseconds, and the object takes 64 more bytes.
+    /// checks the zones. With poison each allocation and free writes and checks the object. With the flag `U` each allocation
+    /// and free records a call stack in some microseconds, and the object takes 64 more bytes.
     #[doc(alias = "SLAB_RED_ZONE")]
     #[doc(alias = "SLAB_POISON")]
     #[doc(alias = "SLAB_STORE_USER")]

@@ -130,7 +130,6 @@ pub(crate) struct ObjectIndex {
     pub(crate) index: usize,
 }
 
-/// The lists of slabs of one node. See the [module](self).
 #[derive(Debug)]
 pub(crate) struct Node {
     lists: ForkMutex<Lists>,
@@ -693,7 +692,7 @@ impl Node {
         true
     }
 
-    /// Calls `see` for each slab with its list's state, and with `true` if head and bitmap agree. Reports use this.
+    /// Calls `see` for each slab with its list's state, and with `true` if head and bitmap agree.
     pub(crate) fn walk(&self, memory: &SlabMemory, mut see: impl FnMut(Pfn, State, Fill, bool)) -> NodeCount {
         let lists = self.lists.lock();
         let partial = lists.partial.iter().enumerate().map(|(band, list)| (State::Partial(band), list));

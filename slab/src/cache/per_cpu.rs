@@ -6,12 +6,12 @@
 //!
 //! # Magazine sizes
 //!
-//! The sizes were measured. A CPU's stack must hold the batches that programs allocate and free repeatedly (some 1,000 small
-//! objects). With smaller stacks, CPUs meet at the depot and exchange each other's cache lines. A magazine must be large enough
-//! to be worth a visit to the depot, and small enough to fit the hardware caches of the CPU that takes it. A depot absorbs
-//! objects that one thread allocates and another thread frees, and batches that exceed the stacks. An object that does not fit
-//! in the depot is freed to its slab individually, which costs several times its share of a visit to the depot. Parked memory
-//! is the argument for smaller sizes, so the bounds are in bytes instead of objects.
+//! Magazine sizes were chosen by measurement. A CPU's stack must hold the batches that programs allocate and free repeatedly
+//! (some 1,000 small objects). With smaller stacks, CPUs meet at the depot and exchange each other's cache lines. A magazine
+//! must be large enough to be worth a visit to the depot, and small enough to fit the hardware caches of the CPU that takes it.
+//! A depot absorbs objects that one thread allocates and another thread frees, and batches that exceed the stacks. An object
+//! that does not fit in the depot is freed to its slab individually, which costs several times its share of a visit to the
+//! depot. Parked memory is the argument for smaller sizes, so the bounds are in bytes instead of objects.
 //!
 //! A magazine has room for 64 KiB of objects: at most 64 objects, and at least 4. A stack holds 256 KiB of objects: at most
 //! 1,216 objects, and at least two magazines. A depot holds 4 MiB of objects, and at most 1,024 magazines. When memory is
@@ -58,7 +58,7 @@ pub enum Magazines {
     /// Magazine sizes by the object's size, tuned at run time. See the [module](self).
     #[default]
     BySize,
-    /// No magazines: every allocation and free takes the lock of its node. For study and comparison.
+    /// No magazines, for study and comparison: every allocation and free takes the lock of its node.
     Off,
     /// Fixed magazine sizes, which are never tuned.
     Sized {
@@ -328,7 +328,6 @@ impl PerCpu {
         self.quarantine.iter().for_each(|quarantine| quarantine.close(true));
         self.each(Layer::close);
     }
-    /// Undoes [`close`](Self::close).
     pub(super) fn reopen(&self) {
         self.quarantine.iter().for_each(|quarantine| quarantine.close(false));
         self.each(Layer::reopen);

@@ -49,7 +49,6 @@ impl<C> fmt::Debug for RefCount<C> {
 pub(crate) struct CacheRefs<C: 'static>(pub(crate) ForkMutex<RefCount<C>>);
 
 impl<C> CacheRefs<C> {
-    /// Makes counts without references.
     pub(crate) fn new() -> Self {
         Self(ForkMutex::new(
             Rank::CacheRefs,

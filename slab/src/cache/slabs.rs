@@ -37,7 +37,6 @@ const PASSED_ON: Gfp = Gfp::HIGH
 /// A constructor's panic. A panic that is not resumed is leaked, because its `Drop` may panic.
 type Panic = ManuallyDrop<Box<dyn Any + Send>>;
 
-/// Reason why a cache did not grow.
 pub(super) enum Refusal {
     Error(AllocError),
     Panic(Panic),
@@ -488,7 +487,7 @@ impl Cache {
             self.uncover_slab(slab, order);
         }
         if !self.show(slab, order) {
-            // The pages are unusable.
+            // The pages stay inaccessible, so they are not freed.
             return None;
         }
         // SAFETY: `pages` allocated the slab with this order. All objects of the slab are free, and the slab is on no list.

@@ -77,7 +77,6 @@ pub(crate) struct SubsystemSeen {
 pub(crate) struct Listed(AtomicPtr<SubsystemSeen>);
 
 impl Listed {
-    /// Makes an entry that is not listed yet.
     pub(crate) const fn new() -> Self {
         Self(AtomicPtr::new(null_mut()))
     }

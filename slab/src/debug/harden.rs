@@ -155,7 +155,6 @@ impl Mappings {
     }
 }
 
-/// Random secret of the process.
 #[derive(Debug)]
 pub(crate) struct Secret {
     key: [u64; 2],

@@ -275,7 +275,7 @@ impl Profile {
     /// symbolises them.
     ///
     /// # Errors
-    /// Returns errors of `into`.
+    /// Returns write errors of `into`.
     ///
     /// ```
     /// use uslab::{Config, Gfp, KmemCache, Subsystem};
@@ -366,7 +366,6 @@ impl Countdown {
     }
 }
 
-/// Profiler of a subsystem. See the [module](self).
 #[derive(Debug)]
 pub(crate) struct Profiler {
     /// Number of the running profile, from 1; 0 if none is running.
@@ -478,7 +477,7 @@ impl Profiler {
     /// Returns `true` if a profile is running; every operation must then call the profiler.
     #[inline(always)]
     pub(crate) fn runs(&self) -> bool {
-        // Relaxed: see `start`.
+        // Relaxed: `start` gives the reason.
         !cfg!(loom) && self.run.load(Relaxed) > 0
     }
     /// Returns `true` if the running profile only needs to see allocations of a malloc.
@@ -498,7 +497,7 @@ impl Profiler {
         bytes: usize,
         cache: impl FnOnce() -> &'a str,
     ) -> Option<NonNull<u8>> {
-        // Relaxed: see `start`.
+        // Relaxed: `start` gives the reason.
         let run = self.run.load(Relaxed);
         let countdown = self.countdown(cpu());
         if countdown.spend(bytes as u64, || Some(())).is_some() {
@@ -540,7 +539,7 @@ impl Profiler {
     pub(crate) fn free(&self, memory: NonNull<u8>) -> Result<(), CorruptionKind> {
         let (mut noted, address) = (self.noted.lock(), memory.addr().get());
         noted.own.as_mut().map_or(Err(CorruptionKind::Foreign), |own| own.free(address))?;
-        // Relaxed: see `start`. After the end of a profile its record stays.
+        // Relaxed: `start` gives the reason. After the end of a profile its record stays.
         if self.run.load(Relaxed) > 0 {
             noted.forget(address);
         }
@@ -556,7 +555,7 @@ impl Profiler {
         cache: &str,
     ) {
         if self.runs() {
-            // Relaxed: see `start`.
+            // Relaxed: `start` gives the reason.
             let run = self.run.load(Relaxed);
             let countdown = self.countdown(cpu());
             if countdown.spend(bytes as u64, || Some(())).is_none() {

@@ -108,7 +108,7 @@ impl Depot {
     }
     /// Maps a piece of memory, unless it is already mapped.
     fn map(&self, piece: &AtomicPtr<u64>) -> bool {
-        // Relaxed: `record` acquires.
+        // Relaxed: `record` loads the pointer again, with Acquire.
         if !piece.load(Relaxed).is_null() {
             return true;
         }

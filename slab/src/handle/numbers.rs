@@ -161,7 +161,6 @@ struct Free {
     retired: u64,
 }
 
-/// Numbers of a handle cache. See the [module](self).
 #[derive(Debug)]
 pub(super) struct Numbers {
     /// Entries of each segment, never freed; null before the segment is made.

@@ -121,7 +121,6 @@ pub struct HugeInfo {
     pub paths: Paths,
 }
 
-/// All mappings above the largest block of a subsystem. See the [module](self).
 #[derive(Debug)]
 pub(crate) struct Huge {
     backend: Backend,
@@ -414,7 +413,7 @@ impl Huge {
             drop(pieces);
             return None;
         }
-        // SAFETY: `reserve` made room.
+        // SAFETY: `reserve` made room for one more piece.
         unsafe { pieces.insert(piece) };
         pieces.allocs += 1;
         pieces.reused += u64::from(reused);
@@ -440,7 +439,8 @@ impl Huge {
         pieces.frees += 1;
         if self.guard > 0 && limit.is_none() {
             drop(pieces);
-            // SAFETY: the piece is no longer used. A range that stays accessible is decommitted nevertheless.
+            // SAFETY: the piece is no longer used. If the system refuses to make the range inaccessible, the range is
+            // decommitted nevertheless.
             unsafe { piece.decommit(0..piece.bytes()) };
             let bytes = piece.bytes();
             pieces = self.pieces.lock();

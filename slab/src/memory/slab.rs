@@ -232,7 +232,6 @@ impl Iterator for Unused {
     }
 }
 
-/// View of the metadata of one slab.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Slab<'a> {
     pub(crate) pfn: Pfn,
@@ -285,7 +284,7 @@ impl<'a> Slab<'a> {
         let head = Head { fill: Fill { inuse: 0, objects: objects as u16 }, constructed, discarded: 0 };
         // SAFETY: by contract, only the caller has the slab.
         self.frame.data().with_mut(|data| unsafe { (*data)[0] = head.pack() });
-        // SAFETY: by contract, only the caller has the slab. Its head is written.
+        // SAFETY: by contract, only the caller has the slab, whose head is written.
         unsafe {
             self.with(|_, out, constructed| {
                 clear(out, objects);

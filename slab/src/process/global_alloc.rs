@@ -607,7 +607,7 @@ impl Uslab {
             return Err(CacheError::TypeStable);
         }
         let process = process().ok_or(CacheError::Start(StartError::Starting))?;
-        // Not sampled, because destroying a cache must find each object.
+        // Guard samples are excluded, because destroying a cache must find each object.
         builder.unsampled().build_on(process.malloc.core())
     }
 

@@ -36,7 +36,6 @@ use core::fmt::{self, Write};
 use std::time::Duration;
 use uslab_buddy::{HugePages, PAGE_SIZE};
 
-/// Parsed options. See the [module](self).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Options {
     pub(crate) stats: bool,

@@ -1,14 +1,14 @@
 //! Memory pressure of the machine, or of this process's control group.
 //!
-//! Linux reports memory pressure in two ways. *Pressure stall information* (Documentation/accounting/psi.rst) wakes a
-//! watcher when tasks have stalled on memory for a given time within a window. A *memory group*
-//! (Documentation/admin-guide/cgroup-v2.rst) has a mark, `memory.high`, above which its processes are slowed down; a
-//! watcher has to poll it. A [reaper](crate::Reaper) can use both sources.
+//! Linux reports memory pressure in two ways. *Pressure stall information* (Documentation/accounting/psi.rst) wakes a watcher
+//! when tasks have stalled on memory for a given time within a window. A *memory group*
+//! (Documentation/admin-guide/cgroup-v2.rst) has a mark, `memory.high`, above which its processes are slowed down; a watcher
+//! has to poll it. A [reaper](crate::Reaper) can use both sources.
 //!
-//! Limits also exist. The kernel kills a process of a control group that exceeds the group's limit, and refuses memory
-//! to a process that exceeds its own limit (`getrlimit`). Free memory that an allocator keeps counts against these
-//! limits. An allocator therefore keeps at most an eighth of the *room*: the lowest of all limits, less the memory that
-//! the allocator has committed.
+//! Memory may also be limited. The kernel kills a process of a control group that exceeds the group's limit, and refuses memory
+//! to a process that exceeds its own limit (`getrlimit`). Free memory that an allocator keeps counts against these limits. An
+//! allocator therefore keeps at most an eighth of the *room*: the lowest of all limits, less the memory that the allocator has
+//! committed.
 
 #[cfg(target_os = "linux")]
 mod events;

@@ -73,7 +73,7 @@ pub struct HeapUsage {
     pub huge_cached: usize,
 }
 
-/// Snapshot of all numbers of a subsystem. Serialises.
+/// Serialisable snapshot of all numbers of a subsystem.
 ///
 /// ```
 /// use uslab::{Config, Gfp, Subsystem};

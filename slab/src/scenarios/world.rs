@@ -71,7 +71,6 @@ impl World {
     pub(crate) fn alloc(&self) -> NonNull<u8> {
         self.alloc_of(0).unwrap()
     }
-    /// Uses the object, whose page must be allocated.
     pub(crate) fn touch(&self, object: NonNull<u8>) {
         self.cache().touch(object);
     }

@@ -47,7 +47,7 @@ fn magazines(u: &mut Unstructured<'_>) -> Result<Magazines> {
     })
 }
 
-/// Steps of a case. A number outside its range is reduced to the range.
+/// Steps of a test case. A number outside its range is reduced to the range.
 #[derive(Clone, Debug, Arbitrary)]
 pub(crate) enum Step {
     Alloc {

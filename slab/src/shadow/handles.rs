@@ -15,7 +15,7 @@ use uslab_magazine::sync::catch_panic;
 
 const CPUS: u32 = 2;
 
-/// Steps of a case. A number outside its range is reduced to the range.
+/// Steps of a test case. A number outside its range is reduced to the range.
 #[derive(Clone, Debug, Arbitrary)]
 pub(crate) enum Step {
     Alloc {

@@ -29,7 +29,7 @@ pub(crate) enum Way {
     Malloc,
 }
 
-/// Steps of a case. A number outside its range is reduced to the range.
+/// Steps of a test case. A number outside its range is reduced to the range.
 #[derive(Clone, Debug, Arbitrary)]
 pub(crate) enum Step {
     Alloc {
@@ -87,7 +87,6 @@ fn gfp(u: &mut Unstructured<'_>) -> Result<Gfp> {
 #[derive(Clone, Copy, Debug)]
 struct Held {
     way: Way,
-    /// Layout that was requested.
     layout: Layout,
     /// Guaranteed size in bytes.
     size: usize,

@@ -78,7 +78,7 @@ impl Profile {
     /// The call allocates some 16 bytes for each code address, and 400 KiB to compress.
     ///
     /// # Errors
-    /// Returns errors of `into`.
+    /// Returns write errors of `into`.
     ///
     /// ```
     /// use uslab::{Config, Gfp, KmemCache, Subsystem};

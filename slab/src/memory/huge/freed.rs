@@ -62,7 +62,7 @@ impl Freed {
         Some(region)
     }
 
-    /// Keeps a mapping. If the list is full, returns the mapping that has been unused for longest.
+    /// Keeps a freed mapping. If the list is full, returns the mapping that has been unused for longest.
     pub(super) fn put(&mut self, mut region: Region) -> Option<Region> {
         self.bytes += region.bytes();
         for slot in &mut self.extents {

@@ -102,7 +102,6 @@ pub(crate) struct Op {
     pub(crate) told: Told,
 }
 
-/// The script of a simulation. See the [module](self).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Script {
     pub(crate) schedule: u64,

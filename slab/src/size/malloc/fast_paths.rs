@@ -64,7 +64,6 @@ impl Stride {
     }
 }
 
-/// Tables that malloc's inlined paths read. See the [module](self).
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct FastPaths {

@@ -68,8 +68,8 @@ impl StaticPaths {
             here.store(stride.to_bits(), Relaxed);
         }
         self.page_classes.store(page_classes.as_ptr(), Relaxed);
-        // Release: `base` pairs with the Acquire in `offset`, and each stack with the Acquire in `path_for`. The static
-        // words were written earlier.
+        // Release: `base` pairs with the Acquire in `offset`, and each stack with the Acquire in `path_for`. The static per-CPU
+        // words were written before.
         self.base.store(base, Release);
         let mut start = 0;
         for class in 0..CLASSES {
