@@ -211,7 +211,7 @@ mod tests {
 
     /// The counts are equal only for workloads in which no thread reacts to the time when another thread's object arrives.
     #[test]
-    fn threads_do_the_clocks_operations_and_lose_none() {
+    fn race_threads_run_each_operation_of_the_clock() {
         const EACH: u64 = 2000;
         for workload in workloads() {
             for count in [1, 2] {

@@ -260,7 +260,7 @@ mod tests {
         }
     }
     #[test]
-    fn sample_agrees_with_the_views_and_steps() {
+    fn view_sample_agrees_with_views_and_steps() {
         let stream = crate::until::tests::stream();
         for (design, _) in all::<NoPolicy>() {
             // A model does not count commits of its page allocator separately: they count as operations on pages.

@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn kfree_rcu_object_dies_with_its_companion() {
+    fn kfree_rcu_object_is_freed_with_its_companion() {
         // Each round: an open file and what hangs on it, at another address each time; the first one is handed out again at last.
         let mut lines = vec![];
         for round in 0..3 {
@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn cpu_that_leaves_its_slab_has_allocated_every_object() {
+    fn cpu_that_leaves_its_slab_allocated_each_object() {
         let lines = [
             "0 page 4096",
             "0 alloc f+0x1 node ffff888001000000",

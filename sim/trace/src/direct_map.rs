@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn unrelated_pairs_give_no_base() {
+    fn unrelated_addresses_give_no_direct_map_base() {
         let mut vote = Vote::default();
         // A thousand unrelated pairs, and one that seems related.
         for i in 0..1000 {

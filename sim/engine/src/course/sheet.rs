@@ -30,7 +30,7 @@ pub enum SheetError {
     #[error("a sheet of version {0} of the course; expected {expected}", expected = Sheet::COURSE)]
     Version(u32),
     /// There is no such lab.
-    #[error("no lab `{0}` has questions; there are {1}")]
+    #[error("no lab `{0}` with questions; expected one of {1}")]
     Lab(String, String),
     /// There are more answers than questions.
     #[error("lab {lab}: {found} answers; expected at most {expected}")]

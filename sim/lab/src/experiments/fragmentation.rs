@@ -227,7 +227,7 @@ mod tests {
 
     /// A buddy's largest possible free block is half of the memory if half of it is free, and also if three quarters are.
     #[test]
-    fn a_buddys_largest_block_is_judged_by_the_largest_it_could_have() {
+    fn buddy_largest_block_is_compared_with_the_largest_possible() {
         let sample = |largest, total| Sample {
             holes: crate::allocators::Holes { count: 2, largest, total },
             ..Sample::default()

@@ -268,7 +268,7 @@ mod tests {
 
     /// Regression test: only multiples of 8 were drawn, which are not rounded below 256 bytes: the picture showed 0 % there.
     #[test]
-    fn the_picture_shows_what_is_rounded_below_256_bytes() {
+    fn tlsf_picture_shows_rounding_below_256_bytes() {
         let points = rounding(Classes::new(4, SMALLEST)).unwrap();
         let at = |size: f64| points.iter().find(|(x, _)| *x == size).unwrap().1;
         // 33 becomes 34, 65 becomes 68, 129 becomes 136, 257 becomes 272.

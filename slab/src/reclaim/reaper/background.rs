@@ -197,7 +197,7 @@ impl Background {
 
     /// Starts or wakes the reaper thread, for a waiter that the next interval may serve.
     pub(crate) fn start_or_wake(&self) {
-        planted!("who waits at a limit wakes no reaper" => return);
+        planted!("a waiter at a limit does not wake the reaper" => return);
         // A waiter gets a reaper however small the subsystem is.
         self.start_now();
         self.wake();
@@ -269,7 +269,7 @@ fn run(weak: &Weak<dyn Reap>) {
             // Relaxed: the locks of the zones and of mappings order the store. A free is either counted below, or takes
             // its lock afterwards and then sees that the thread sleeps.
             own.state.store(Asleep as u32, Relaxed);
-            planted!("the reaper falls asleep without another look" => seen = core.changes());
+            planted!("the reaper sleeps without checking for work again" => seen = core.changes());
             if core.changes() != seen {
                 own.state.store(Running as u32, Relaxed);
             }
