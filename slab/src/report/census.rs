@@ -258,7 +258,7 @@ fn balance<const N: usize>(cache: &Cache, books: [(&'static str, u64, u64); N]) 
     })
 }
 
-/// An error of a slab, as a value instead of a text, because nothing may be allocated under the node's lock, where it is found.
+/// An error of a slab, as a value instead of a text, because nothing may be allocated under the node's lock.
 #[derive(Clone, Copy)]
 enum Fault {
     List { on: State, fill: Fill },
