@@ -81,7 +81,7 @@ struct Means {
 }
 
 impl Means {
-    /// Means of these rows; `None` unless a peer has every case.
+    /// Means of the given rows; `None` unless a peer has every case.
     fn of(rows: &[&Row]) -> Option<Self> {
         let distinct = |name: fn(&Row) -> &String| {
             let mut names: Vec<_> = rows.iter().map(|row| name(row).clone()).collect();

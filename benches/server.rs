@@ -116,8 +116,8 @@ struct Load {
 }
 
 impl Load {
-    /// Sets, then gets, values of one size. Returns, for each of the two, the requests per second and the 99th percentile in
-    /// ms.
+    /// Sets, then gets, values of one size. Returns the requests per second and the 99th percentile in ms, for sets and for
+    /// gets.
     fn run(self, server: &Server, bytes: u32) -> anyhow::Result<Vec<[f64; 2]>> {
         let (host, port) = server.address.rsplit_once(':').context("no port")?;
         let options = [

@@ -62,7 +62,7 @@ impl Crowd {
                 used += turn::<S>(&mut local);
                 std::thread::yield_now();
             }
-            // The main thread reads the memory between these two waits.
+            // Between the members' two waits, the main thread reads the memory.
             barrier.wait();
             barrier.wait();
             used.as_nanos() as f64 / (self.turns * TURN * BATCH) as f64

@@ -100,8 +100,7 @@ extern "C" fn stuck(_: libc::c_int) {
     unsafe { libc::nanosleep(&time, std::ptr::null_mut()) };
 }
 
-/// For each disturbance: quantiles of a disturbed run, relative to the quiet run before it, and the number of disturbances per
-/// second.
+/// For each disturbance, the quantiles of a disturbed run relative to a quiet run, and the number of disturbances per second.
 fn round<S: Disturbed>(subject: &S, tail: &Tail) -> Vec<f64> {
     let run = |disturbance: Option<Disturbance>| {
         let stop = AtomicBool::new(false);

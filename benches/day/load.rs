@@ -22,7 +22,7 @@ const CLIENTS: usize = 200;
 const REQUESTS: usize = 400;
 const KEYS: u64 = 100_000;
 /// Smallest and largest size of a value in bytes; each doubling is equally likely. The server would send a value larger than
-/// its buffer of 8 KiB in parts, without `TCP_NODELAY`. Only the network's timers would then be measured.
+/// its buffer of 8 KiB in parts, without `TCP_NODELAY`, so that only the network's timers would be measured.
 const SIZES: (f64, f64) = (64.0, 8000.0);
 /// Mean lifetimes of values in days: of most values, and of one in ten.
 const LIVES: (f64, f64) = (1.0 / 20.0, 1.0 / 5.0);

@@ -1,4 +1,4 @@
-//! Interpreters, compilers and a browser, each with fixed work. Their output is the same with every malloc.
+//! Interpreters, compilers and a browser, each with fixed work. Each program's output is the same with every malloc.
 
 use crate::{Cost, Failure, Work};
 use std::fmt::Write as _;

@@ -40,8 +40,8 @@ pub(crate) const PROGRAM: Program = Program {
     },
 };
 
-/// A random number below `bound`. With a probability of four fifths it is in the first fifth, and so on within that fifth, up
-/// to six times.
+/// A random number below `bound`, in the first fifth with a probability of four fifths, and so on within that fifth, up to six
+/// times.
 fn pareto(random: &mut Random, mut bound: usize) -> usize {
     for _ in 0..6 {
         let first = bound.div_ceil(5);

@@ -27,7 +27,7 @@ pub(crate) const PROGRAM: Program = Program {
     },
 };
 
-/// A natural number as digits, lowest digit first; the highest digit is not 0. Each number is a separate block of exactly this
+/// A natural number as digits, lowest digit first; the highest digit is not 0. Each number is a separate block of exactly its
 /// length.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Natural(Vec<u32>);

@@ -33,11 +33,11 @@
 //! | C: size 0, too much, overflow | a pointer; null and `ENOMEM` | `preloaded_library_behaves_as_c_programs_expect` |
 //!
 //! # Panics
-//! User callbacks run with no lock held, unless the table names a lock, and under `uslab_sync::catch_panic`. A panic is
-//! *passed on* if an operation ran the callback for its own caller: the call restores a consistent state and then panics
-//! with the callback's payload. A panic is *contained* if the callback ran in an unrelated caller's allocation, free or
-//! reap. The panic hook has then reported the panic, the payload is leaked (its `Drop` may panic, too), and the
-//! unrelated call continues. After either kind of panic nothing is lost, and all locks are released.
+//! User callbacks run with no lock held, unless the table names a lock, and under `uslab_sync::catch_panic`. A panic is *passed
+//! on* if an operation ran the callback for its own caller: the call restores a consistent state and then panics with the
+//! callback's payload. A panic is *contained* if the callback ran in an unrelated caller's allocation, free or reap. For a
+//! contained panic, the panic hook has reported the panic, the payload is leaked (its `Drop` may panic, too), and the unrelated
+//! call continues. After either kind of panic nothing is lost, and all locks are released.
 //!
 //! | callback | a panic | goes on with | state | it calls the allocator, or ends itself or its cache |
 //! |---|---|---|---|---|
@@ -61,8 +61,8 @@
 //! | closures of handles and pools (`make`, `keep`, growth of an arena) | passed on | nothing | the value is not in; what was kept or freed before stays so | `&mut` forbids it; an arena that grows panics, as its `RefCell` is borrowed |
 //! | functions of C (`uslab.h`) | a C++ exception or a Rust panic aborts the process | nowhere | none | may use other caches; must not destroy their own |
 //!
-//! As everywhere in Rust, the process aborts if a panic is passed on in a `Drop` (of a [`CacheBox`](crate::CacheBox), a
-//! `Hive`) while the thread is already unwinding. Under `panic = "abort"` any panic aborts the process.
+//! As everywhere in Rust, the process aborts if a panic is passed on in a `Drop` (of a [`CacheBox`](crate::CacheBox), a `Hive`)
+//! while the thread is already unwinding. Under `panic = "abort"` any panic aborts the process.
 
 use crate::geometry::GeometryError;
 use core::fmt;
@@ -166,7 +166,7 @@ impl From<uslab_buddy::AllocError> for AllocError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CacheError {
-    /// No slab can hold objects of this size and alignment.
+    /// No slab can hold objects of the requested size and alignment.
     Geometry(GeometryError),
     /// The name is empty or contains blanks, which end the name for readers of slabinfo.
     Name,

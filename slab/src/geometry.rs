@@ -9,8 +9,8 @@
 //!    1/8, then 1/4, then 1/2.
 //! 3. An object that is larger than the largest ordinary slab gets the smallest order that holds one object.
 //!
-//! Hence **the CPU count is an input**: the same object size gets another order on a machine with another CPU count. To compare
-//! with a kernel, use that kernel's CPU count.
+//! Hence **the CPU count is an input**: the same object size gets another order on a machine with another CPU count. A
+//! comparison with a kernel must use the kernel's CPU count.
 //!
 //! The stride is the object size rounded up to a word, then to the alignment. Linux puts a free-list pointer behind objects
 //! that have a constructor or are type-stable. In uslab, bitmaps outside the slab replace free lists, so no object needs a
@@ -185,7 +185,7 @@ impl Geometry {
         Self::laid_out(size, align, 0, 0, rule)
     }
     /// Computes the geometry as [`new`](Self::new) does, with a red zone of at least `zone` bytes on both sides of each object.
-    /// Half of the gap between two objects belongs to each.
+    /// Half of the gap between two objects belongs to each of the two.
     pub(crate) fn with_zones(
         size: usize,
         align: usize,

@@ -319,7 +319,7 @@ proptest! {
     #[test]
     fn lists_against_a_shadow(
         // The bitmaps have 8, 1, 1, 1, 1, 4 and 5 words: 4 is the longest bitmap that fits into a frame, and 5 the shortest
-        // that does not. The remaining slabs have many pages; the last has two pages per `discarded` bit.
+        // that does not. The remaining slabs have many pages; the last slab has two pages per `discarded` bit.
         (size, order) in prop::sample::select(vec![
             (8_usize, 0_u8), (64, 0), (500, 1), (2048, 0), (4096, 0), (32, 1), (56, 2), (1000, 2), (3000, 3), (20_000, 5),
         ]),
@@ -597,7 +597,7 @@ fn memory_fuzzing_corpus_agrees_with_the_reference_model() {
     corpus("memory", memory::fuzz);
 }
 
-/// The charge of such a mapping was once lost.
+/// The charge of a freed mapping that could not be listed was once lost.
 #[test]
 fn freed_mapping_that_cannot_be_listed_is_uncharged() {
     use memory::{Step, Way};

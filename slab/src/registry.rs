@@ -1,11 +1,11 @@
 //! The list of a subsystem's caches or shrinkers. A registry keeps no entry alive.
 //!
-//! Allocations under memory pressure walk a registry, and the global allocator may use one of the listed caches. A
-//! registry therefore allocates and frees outside its lock, and releases the lock before a found entry is used.
+//! Allocations under memory pressure walk a registry, and the global allocator may use one of the listed caches. A registry
+//! therefore allocates and frees outside its lock, and releases the lock before a found entry is used.
 //!
-//! Since a walk unlocks the registry between two entries, other threads may remove entries during the walk. A walk's
-//! position is therefore a number, not an index: each entry gets the next larger number when it is pushed. The walk
-//! continues at the first entry with a larger number.
+//! Since a walk unlocks the registry between two entries, other threads may remove entries during the walk. A walk's position
+//! is therefore a number, not an index: each entry gets the next larger number when it is pushed. A walk continues at the first
+//! entry with a larger number than its position.
 
 use core::fmt;
 use std::sync::{Arc, Weak};

@@ -154,7 +154,7 @@ impl Subsystem {
     /// The call does a [`reap`](Self::reap), frees all empty slabs, and decommits as much memory as stayed free since the last
     /// call.
     ///
-    /// Memory that was in use at one call, and was freed since, is decommitted by the second call after it.
+    /// Memory that was in use at one call, and was freed since, is decommitted by the second call afterwards.
     pub fn end_interval(&self) -> usize {
         self.core.read_limits();
         self.core.end_interval()
@@ -234,7 +234,7 @@ impl Subsystem {
     }
     /// The heap profile: allocations and live objects by call stack, from the profile's start until its end or now.
     ///
-    /// Cost: a copy of the records, under a lock. Threads that take a sample wait for that lock.
+    /// Cost: a copy of the records, under a lock. Threads that take a sample wait for the lock of the records.
     pub fn profile(&self) -> Profile {
         self.core.profiler.profile()
     }

@@ -76,7 +76,7 @@ impl Account {
     /// If more is charged than the new limit allows, free objects and slabs of the caches are freed immediately, and then the
     /// [shrinkers](crate::shrinker) of each cache are called. Slabs with objects in use stay usable, and no new slab is made.
     ///
-    /// Cost: the queue's lock of each cache of the account. If the new limit is below the charge, also the cost of an
+    /// Cost: the queue's lock of each cache of the account; if the new limit is below the charge, also the cost of an
     /// allocation at the limit. The caller must not hold a lock that a shrinker takes.
     ///
     /// ```

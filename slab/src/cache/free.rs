@@ -37,7 +37,7 @@ impl Cache {
             self.free_missed(object);
         }
     }
-    /// The inlined part of `free`. On `false` nothing was done: then call [`free_missed`](Self::free_missed).
+    /// The inlined part of `free`. On `false` nothing was done, and the caller must call [`free_missed`](Self::free_missed).
     ///
     /// # Safety
     /// The conditions of [`free`](Self::free) hold.
@@ -55,8 +55,8 @@ impl Cache {
     /// The conditions of [`free`](Self::free) hold. The object belongs to `cache`, which may be destroyed when this returns.
     #[inline(always)]
     pub(crate) unsafe fn free_without_handle(cache: NonNull<Self>, object: NonNull<u8>) {
-        // SAFETY: the object is in use up to the store that puts it on a stack, so the cache and its layer live until then.
-        // After that store nothing of the cache is accessed, hence the copy.
+        // SAFETY: the object is in use up to the store that puts it on a stack, so the cache and its layer live until then. The
+        // code accesses nothing of the cache after the store, hence the copy.
         unsafe {
             cache.as_ref().watch_free(object);
             let frees = cache.as_ref().frees;
@@ -329,8 +329,8 @@ impl Cache {
         let canary = self.hardened.as_ref().map(|hardened| unsafe { hardened.on_free(memory) });
         canary.is_some_and(|canary| canary.is_err())
     }
-    /// Sets the size that the caller uses of the object at `memory`. Returns `false` if nothing in the cache depends on the
-    /// size.
+    /// Sets the number of bytes that the caller uses of the object at `memory`. Returns `false` if nothing in the cache depends
+    /// on the size.
     ///
     /// # Safety
     /// The caller owns the object, which belongs to this cache and has at least `size` bytes.

@@ -26,8 +26,8 @@ use uslab_magazine::tracepoints::What;
 /// A cache of objects of one size and alignment.
 ///
 /// Dropping the handle frees all memory of the cache. If objects are still in use, the cache stays in the reports without a
-/// handle. Its magazines are flushed, each later free returns its object directly to the slab, and the free of the last object
-/// destroys the cache.
+/// handle. The magazines of such a cache are flushed, each later free returns its object directly to the slab, and the free of
+/// the last object destroys the cache.
 ///
 /// ```
 /// use uslab::{Gfp, KmemCache};
@@ -236,8 +236,7 @@ impl KmemCacheBuilder {
         self.account = Some(account.clone());
         self
     }
-    /// Declares that the objects can be freed under memory pressure, so that their pages are grouped with other reclaimable
-    /// pages.
+    /// Declares that the objects can be freed under memory pressure. Their pages are grouped with other reclaimable pages.
     #[doc(alias = "SLAB_RECLAIM_ACCOUNT")]
     pub fn reclaimable(self) -> Self {
         self.page_flags(Gfp::RECLAIMABLE)
@@ -577,8 +576,8 @@ impl KmemCache {
     /// object is passed to the next waiter. In the child of a fork a future must be polled once more, because its waker is
     /// lost.
     ///
-    /// Cost: that of [`alloc`](Self::alloc) while the cache is below its limit. A cache with waiters works without its
-    /// magazines, and takes two locks for each allocation and free.
+    /// Cost: one [`alloc`](Self::alloc) while the cache is below its limit. A cache with waiters works without its magazines,
+    /// and takes two locks for each allocation and free.
     ///
     /// # Errors
     /// Fails as [`alloc`](Self::alloc) does, except that it waits at [`AllocError::CacheLimit`] and
@@ -604,7 +603,7 @@ impl KmemCache {
     /// Allocates an object from memory node `node`. If `node` has no memory, another node serves and is
     /// [counted](CacheInfo::other_node_allocs), unless `gfp` has [`Gfp::THIS_NODE`].
     ///
-    /// Cost: that of [`alloc`](Self::alloc) for the node of this CPU; the node's lock for other nodes, and with the flag.
+    /// Cost: one [`alloc`](Self::alloc) for the node of this CPU; for other nodes, or with [`Gfp::THIS_NODE`], the node's lock.
     ///
     /// # Errors
     /// Fails as [`alloc`](Self::alloc) does.

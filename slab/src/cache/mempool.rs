@@ -10,10 +10,10 @@ use uslab_magazine::sync::{Counter, Mutex, Rank, abandoned, planted};
 ///
 /// An allocation tries the cache first, and takes from the reserve only if the cache refuses; a free fills the reserve before
 /// it frees to the cache. As long as fewer objects of the pool are out than its reserve holds, the next allocation succeeds,
-/// however short memory is. Writeback that frees memory depends on this guarantee.
+/// however short memory is. Writeback that frees memory depends on a mempool's guarantee.
 ///
-/// A [fork](crate::Fork) of the subsystem does not take the lock of the reserve. If another thread held that lock at the fork,
-/// it stays locked in the child for ever. In the child, use only pools that no other thread was using at the fork.
+/// A [fork](crate::Fork) of the subsystem does not take the lock of the reserve. A lock of the reserve that another thread held
+/// at the fork stays locked in the child for ever. In the child, use only pools that no other thread was using at the fork.
 ///
 /// Source: Linux's `mm/mempool.c`, as documented. Unlike in Linux, an allocation does not wait; [`KmemCache::acquire`] does.
 ///
@@ -76,7 +76,7 @@ impl Mempool {
 
     /// Allocates an object, from the reserve if the cache has none.
     ///
-    /// Cost: that of [`KmemCache::alloc`]; if that fails, the lock of the reserve.
+    /// Cost: one [`KmemCache::alloc`]; if the cache refuses, also the lock of the reserve.
     ///
     /// # Errors
     /// Fails as [`KmemCache::alloc`] does, if the reserve is also empty: at least as many objects of the pool are out as the
@@ -101,7 +101,7 @@ impl Mempool {
 
     /// Frees an object: to the reserve unless it is full, otherwise to the cache.
     ///
-    /// Cost: that of [`KmemCache::free`]; the lock of the reserve while it is not full.
+    /// Cost: one [`KmemCache::free`], or the lock of the reserve while it is not full.
     ///
     /// # Safety
     /// The conditions of [`KmemCache::free`] hold; the object came from this pool or its cache.

@@ -195,7 +195,7 @@ impl Lists {
         self.holds += u64::from(self.key.is_some());
         self.key.map(|key| Draws::of(key, self.holds))
     }
-    /// Moves a slab that changed from `before` to the list of its current state.
+    /// Moves a slab whose state was `before` to the list of its current state.
     ///
     /// # Safety
     /// The slab is on the list of `before`, and the lists' lock is held.
@@ -540,9 +540,9 @@ impl Node {
         idle
     }
 
-    /// Takes the constructed free objects of one slab, to destruct them. The slab is the first with such objects among the next
-    /// `visits` slabs of a list, each of which moves to the back of the list. Returns the slab, if found; `visits` becomes the
-    /// number of visits left.
+    /// Takes the constructed free objects of one slab, to destruct them. The slab is the first with constructed free objects
+    /// among the next `visits` slabs of a list, each of which moves to the back of the list. Returns the slab, if found;
+    /// `visits` becomes the number of visits left.
     pub(crate) fn take_constructed(
         &self,
         memory: &SlabMemory,

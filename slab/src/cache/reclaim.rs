@@ -102,7 +102,7 @@ impl Core {
     /// Adds a shrinker for the limit of `cache`, or for all memory if `cache` is `None`.
     pub(crate) fn add_shrinker(&self, shrinker: Box<dyn Shrinker>, cache: Option<&Cache>) -> Registration {
         let registration = self.shrinkers.add(shrinker, number(cache));
-        // Threads that wait without a shrinker must wake up to call this one.
+        // A thread that began to wait without a shrinker must wake up to call the new shrinker.
         cache.into_iter().for_each(Cache::wake_threads);
         registration
     }

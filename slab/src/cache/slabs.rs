@@ -367,7 +367,7 @@ impl Cache {
         }
     }
     pub(super) fn uncharge(&self, order: Order) {
-        // Acquire: pairs with the Release of `touch_charge`. Done first, because notified waiters read the charge.
+        // Acquire: pairs with the Release of `touch_charge`. The charge is reduced first, because notified waiters read it.
         self.counts.charge.fetch_sub(1, Acquire);
         self.uncharge_account(order.bytes());
         planted!("releasing a slab's charge wakes no waiter" => return);

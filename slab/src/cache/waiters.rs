@@ -168,7 +168,7 @@ impl Cache {
     pub(super) fn follow_account(&self) {
         self.resettle(|_| ());
     }
-    /// Marks the first waiter as waiting for the account; returns `false` if it already was.
+    /// Marks the first waiter as waiting for the account; returns `false` if it was already marked.
     fn wait_for_account(&self) -> bool {
         let Some(account) = &self.config.account else { return false };
         let mut begins = false;
@@ -187,7 +187,7 @@ impl Cache {
         begins
     }
 
-    /// Appends a waiter to the queue. Its ticket is written to `place` before any other step.
+    /// Appends a waiter to the queue, and writes its ticket to `place` before any other step.
     fn join(&self, waker: &Waker, is_thread: bool, place: &mut Option<u64>) -> Result<(), AllocError> {
         let mut waker = Some(waker.clone());
         let mut larger = VecDeque::new();

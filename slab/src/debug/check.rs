@@ -27,7 +27,7 @@
 //! not happen before the object's next allocation, or an allocation not before the free. For your atomics, locks and cells use
 //! [`uslab::sync`](crate::sync), which is `std` in your program and a repaired loom in a model; loom's own atomics skip
 //! interleavings. `planted!` marks bugs that [`caught`] must find. `scenarios!` lists models and their planted bugs in one
-//! table. `uslab/examples/check_your_code.rs` shows all of these tools, and `sessions.rs` shows them for
+//! table. `uslab/examples/check_your_code.rs` shows all of the kit's tools, and `sessions.rs` shows the tools for
 //! [handles](crate::handle).
 //!
 //! A failing model prints the trace of the execution, a step per line, and a command that repeats only that execution.

@@ -77,7 +77,7 @@ pub enum CorruptionKind {
     Poison,
     /// The padding of a slab was overwritten.
     Padding,
-    /// The object was freed with a size that is not its size.
+    /// The free passed a size that is not the object's size.
     WrongSize,
     /// The bytes behind the requested size were overwritten.
     Overflow,

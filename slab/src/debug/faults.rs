@@ -31,7 +31,7 @@ pub use uslab_buddy::faults::{COMMIT, Call, DECOMMIT, MAGAZINE, PAGE, RESERVE};
 #[doc(hidden)]
 pub const BITMAP: Point =
     Point { name: "bitmap", what: "no memory for the bitmap of a slab of many objects" };
-/// Fault point of a cache's slabs: see [`Point::what`]. Allocations that magazines serve do not reach this point.
+/// Fault point of a cache's slabs: see [`Point::what`]. Allocations that magazines serve do not reach the fault point `slab`.
 #[doc(hidden)]
 pub const SLAB: Point = Point { name: "slab", what: "a cache's slabs give no object" };
 /// Fault point of an object's constructor: see [`Point::what`].

@@ -303,10 +303,10 @@ pub(crate) const CANARY: usize = 8;
 const FIRST: u8 = 0x80;
 
 /// The bytes behind an object's requested size: fill bytes and a check word. Fill bytes derived from the address and the secret
-/// extend to the end of the object. The word that follows has the number of fill bytes in 16 bits, and a check of number and
-/// address in 48 bits. The first fill byte differs from the other fill bytes, which are equal. A write of the same byte twice
-/// or more behind the requested size is therefore always detected. A single written byte is missed if it equals the fill byte
-/// (one in 128).
+/// extend to the end of the object. The check word has the number of fill bytes in 16 bits, and a check of number and address
+/// in 48 bits. The first fill byte differs from the other fill bytes, which are equal. A write of the same byte twice or more
+/// behind the requested size is therefore always detected. A single written byte is missed if it equals the fill byte (one in
+/// 128).
 #[derive(Debug)]
 struct Canary {
     keys: [u64; 2],
@@ -321,7 +321,7 @@ impl Canary {
         mix(place ^ u64::from(slack).wrapping_add(1).wrapping_mul(second)) << 16
             | u64::from(slack ^ place as u16)
     }
-    /// Fill byte of an object. Never 0, because programs write 0 behind their strings.
+    /// Fill byte of an object, never 0, because programs write 0 behind their strings.
     fn fill(&self, object: NonNull<u8>) -> u8 {
         (mix(object.addr().get() as u64 ^ self.keys[1]) as u8) | 1
     }
@@ -345,7 +345,7 @@ impl Canary {
     /// Writes the canary's word.
     ///
     /// # Safety
-    /// This thread owns the object. Or the word is aligned, and other threads only read it or write another valid word.
+    /// This thread owns the object; or the word is aligned, and other threads only read it or write another valid word.
     unsafe fn put(&self, object: NonNull<u8>, slack: u16) {
         let word = self.word(object, slack);
         // SAFETY: by contract, the word may be written; objects are aligned to at least a word. A checker's atomics have

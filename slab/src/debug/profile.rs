@@ -34,7 +34,7 @@
 //! * The bytes of an object are the size of its class, not the requested size.
 //! * The profile counts only allocations while it runs. Objects in the stock of a [`Mempool`](crate::Mempool) or
 //!   [`Prefilled`](crate::Prefilled) count as allocated by the call that added them to the stock, until the stock frees them.
-//! * A thread that is interrupted within a count may undo a count of the interrupting thread. The next sample then comes some
+//! * A thread that is interrupted within a count may undo a count of the interrupting thread. A sample may thereby come some
 //!   bytes late, but is no less random.
 //! * A profile has room for some 65,000 live samples and 16,000 stacks. Further samples are dropped, and
 //!   [counted](Profile::lost).
@@ -52,8 +52,8 @@
 //! or more, and no other report counts it as an object of its class.
 //!
 //! Frees of object caches name the cache and do not check the address. For object caches, lower rates, limited addresses
-//! (`RLIMIT_AS`) or checked frees, a profile therefore closes the inlined frees, too. An allocation and its free then cost some
-//! 30 ns more. A free then reads a byte that shows if the object's page has a sample.
+//! (`RLIMIT_AS`) or checked frees, a profile therefore closes the inlined frees, too. With closed frees, an allocation and its
+//! free cost some 30 ns more. A closed free reads a byte that shows if the object's page has a sample.
 //!
 //! A [written](Profile::pprof) profile has addresses instead of symbols. Symbols are looked up outside the program, because
 //! debug information takes tens of megabytes.
@@ -453,7 +453,7 @@ impl Profiler {
         open();
         true
     }
-    /// Snapshot of the running profile, or of the last one.
+    /// Snapshot of the running or most recent profile.
     pub(crate) fn profile(&self) -> Profile {
         // Nothing is allocated under the lock; sites that were added after the count are left out.
         let count = self.noted.lock().sites.len();

@@ -4,9 +4,9 @@
 //! a free ──> a random place ──> its previous object: the next place of a ring ──> its previous object: free
 //! ```
 //!
-//! The ring delays an object by as many frees as the ring has places; the random places delay it by an unpredictable number of
-//! frees. Each step is one exchange, without a lock. A fork therefore finds every object in one place, or in transit in one
-//! thread.
+//! The ring delays an object by as many frees as the ring has places. The random places delay an object by an unpredictable
+//! number of frees. Each step is one exchange, without a lock. A fork therefore finds every object in one place, or in transit
+//! in one thread.
 //!
 //! # Closing
 //!
@@ -172,7 +172,7 @@ mod tests {
         let two = Quarantine::new(2, 7);
         push(&two, first);
         two.close(true);
-        // The second object moves the first object on, into the ring.
+        // The second object pushes the first object into the ring.
         push(&two, second);
         assert_eq!((out.take(), two.len()), (vec![second, first], 0));
         let single = Quarantine::new(1, 7);

@@ -59,8 +59,8 @@ pub(super) static DEPOT: Depot = Depot {
 };
 
 std::thread_local! {
-    /// True while the thread takes a stack or looks up symbols. Allocations while this is true have no stack, and reports have
-    /// no symbols.
+    /// True while the thread takes a stack or looks up symbols. Allocations during a look-up have no stack, and reports have no
+    /// symbols.
     static BUSY: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -199,7 +199,7 @@ impl CallStack {
             // Frames of functions called from here are at lower addresses.
             let here = core::ptr::from_ref(_here).addr();
             alone(|| {
-                // SAFETY: `backtrace`'s lock is not needed, because it protects the symbol lookup and this only unwinds frames.
+                // SAFETY: `backtrace`'s lock protects only the symbol lookup, and this code only unwinds frames.
                 unsafe {
                     backtrace::trace_unsynchronized(|frame| {
                         // The outermost return address of a thread is null.
@@ -244,7 +244,7 @@ impl CallStack {
     }
 
     /// The stack without the leading frames for which `own` is true; unchanged if `own` is true for all frames, or the table is
-    /// full. `libuslab` uses this.
+    /// full. The library `libuslab` uses this function.
     #[doc(hidden)]
     pub fn skip(self, own: impl Fn(usize) -> bool) -> Self {
         let first = self.frames().iter().position(|&at| !own(at));

@@ -5,7 +5,7 @@
 //! free finds the tag and clears it; for an invalid free, the object's frame gives the error. Tags are uncommitted until a
 //! checked cache makes a slab, and then take an eighth of the slab's size.
 //!
-//! The slabs' bitmaps cannot replace tags, because an object in a magazine also counts as out there.
+//! The slabs' bitmaps cannot replace tags, because an object in a magazine also counts as out in a bitmap.
 //!
 //! A free takes the tag by one exchange: of two threads that free one object concurrently, one finds the tag.
 

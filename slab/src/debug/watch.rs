@@ -150,8 +150,8 @@ impl Watch {
         }
     }
 
-    /// Changes the requested size of an object in use from `old` to `size`. New bytes are zeroed if `zero`; otherwise they keep
-    /// the zone's byte.
+    /// Changes the requested size of an object in use from `old` to `size`. Added bytes are zeroed if `zero`; otherwise they
+    /// keep the zone's byte.
     ///
     /// # Safety
     /// The conditions of [`inspect`](Self::inspect) hold. The caller owns the object, which has at least `size` bytes.

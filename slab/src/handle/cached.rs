@@ -1,7 +1,7 @@
 //! Handles for objects of a cache, for many threads.
 //!
 //! The difficulty: a thread finds a handle valid, but another thread may free the object before the first thread has used it. A
-//! third thread may then allocate the object. A lookup can prevent this in three ways:
+//! third thread may then allocate the object. A lookup can prevent the use of a reallocated object in three ways:
 //!
 //! | method | cost of a reader | result | |
 //! |---|---|---|---|
@@ -69,9 +69,9 @@ impl<T> Drop for Numbered<T> {
 /// Users get only `&T`, except in [`alloc_with`](Self::alloc_with), so mutable parts are atomics, locks or cells. An object
 /// takes 16 bytes more than its value, and its index takes an entry of 16 bytes. Dropping the cache frees the objects in use.
 ///
-/// A [fork](crate::Fork) of the subsystem does not take the lock of the handle numbers. If another thread held that lock at the
-/// fork, it stays locked in the child for ever. In the child, use only handle caches that no other thread was using at the
-/// fork.
+/// A [fork](crate::Fork) of the subsystem does not take the lock of the handle numbers. If another thread held the lock at the
+/// fork, the lock stays locked in the child for ever. In the child, use only handle caches that no other thread was using at
+/// the fork.
 pub struct HandleCache<T, W: Word = u64, const GENERATION_BITS: u32 = 32> {
     objects: ObjectCache<Numbered<T>>,
     numbers: Arc<Numbers>,

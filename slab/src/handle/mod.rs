@@ -1,7 +1,7 @@
 //! Handles: small values that name an object, and can be checked for staleness.
 //!
-//! The crate [`uslab_handle`] has tables and maps for one owner, and describes handles and the end of their
-//! generations. This module adds [`HandleCache`], handles of cached objects for many threads.
+//! The crate [`uslab_handle`] has tables and maps for one owner, and describes handles and the end of their generations. This
+//! module adds [`HandleCache`], handles of cached objects for many threads.
 //!
 //! | type | place of the values | moved by a free | iterates over | use |
 //! |---|---|---|---|---|
@@ -15,8 +15,8 @@
 //! | save and load data that refers to objects by handles | [`remap`] |
 //! | check your own code with handles under loom | `slab/examples/sessions.rs`, `check` |
 //!
-//! Articles on pools recommend tools for external references and thread-local pools of a job system. Handles and
-//! per-CPU magazines serve these purposes.
+//! Articles on pools recommend tools for external references and thread-local pools of a job system. Handles and per-CPU
+//! magazines are uslab's tools of this kind.
 //!
 //! # Cost in bytes
 //!

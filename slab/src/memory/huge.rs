@@ -14,10 +14,10 @@
 //! the surplus is cut off and kept. A smaller surplus is handed out with the piece, to avoid fragments. Adjacent freed pieces
 //! are merged.
 //!
-//! The kept bytes are at most as many as the bytes in use, but may always reach a quarter of
-//! [`Config::huge_cache`](crate::Config::huge_cache), and never exceed it (default [`HUGE_CACHE`]). The least recently used
-//! pieces are unmapped first. If addresses are limited (`RLIMIT_AS`), at most a quarter of the remaining addresses is kept. All
-//! kept pieces are unmapped
+//! The kept bytes may equal the bytes in use. They may always reach a quarter of
+//! [`Config::huge_cache`](crate::Config::huge_cache), and never exceed `huge_cache` (default [`HUGE_CACHE`]). The least
+//! recently used pieces are unmapped first. If addresses are limited (`RLIMIT_AS`), at most a quarter of the remaining
+//! addresses is kept. All kept pieces are unmapped
 //!
 //! * after two reaping intervals without use, also when the user calls [`reap`](crate::Subsystem::reap);
 //! * when memory is short, or the system refuses a mapping or a page;
@@ -28,7 +28,7 @@
 //! keeps them for 10 ms and more, and jemalloc keeps none above 8 MiB (`oversize_threshold`).
 //!
 //! To zero a piece, pages are cleared if most of them were touched; otherwise they are decommitted ([`Region::clear`]). A page
-//! fault costs several times as much as clearing a resident page, and clearing a sparsely used piece would make all of it
+//! fault costs several times as much as clearing a resident page. Clearing a sparsely used piece would make all of the piece
 //! resident.
 //!
 //! Memory of [`Backend::Heap`] is never kept.
@@ -131,8 +131,8 @@ pub(crate) struct Huge {
     faults: Faults,
     /// Maximum number of bytes of freed mappings that are kept.
     keep: usize,
-    /// True if addresses were limited (`RLIMIT_AS`) at the last check. Frees do not check, because a sandbox may kill the
-    /// program for that call.
+    /// True if addresses were limited (`RLIMIT_AS`) at the last check. Frees do not check the limit, because a sandbox may kill
+    /// the program for the system call.
     limited: AtomicBool,
     pieces: ForkMutex<Pieces>,
     /// Number of operations that called the system.
@@ -474,11 +474,11 @@ impl Huge {
         Ok(bytes)
     }
 
-    /// Unmaps a freed piece. Returns its number of bytes.
+    /// Unmaps a freed piece. Returns the piece's number of bytes.
     ///
     /// # Errors
-    /// Fails if the system refuses to unmap. The piece is then kept, so that a later call retries. Another kept piece may have
-    /// been unmapped instead, and the error is its number of bytes.
+    /// Fails if the system refuses to unmap. A piece that could not be unmapped is kept, and a later call retries. Another kept
+    /// piece may have been unmapped instead; the error is the number of bytes unmapped.
     fn unmap(&self, piece: Region) -> Result<usize, usize> {
         let bytes = piece.bytes();
         match piece.unmap() {

@@ -3,7 +3,7 @@
 //! The type [`Slab`] is a *view* of the frame of the slab's first page. The frame's owner words hold a head (objects out,
 //! objects in all) and a bitmap. **A set bit is an object that is out**, with a user or in a magazine; a clear bit is an object
 //! that is free in the slab. Four words of bitmap fit into the frame. A slab of more than 256 objects has its bitmap in the
-//! side table, with 64 bytes per page; no object is smaller than a word, so these bytes suffice.
+//! side table. The side table's 64 bytes per page suffice, because no object is smaller than a word.
 //!
 //! A slab whose objects are constructed one by one has a second bitmap. **A bit set in the second bitmap is an object that is
 //! constructed**, or that its holder is constructing.
@@ -40,7 +40,8 @@ use uslab_magazine::Operation;
 
 /// Number of bits of a bitmap that fit into a frame.
 pub(crate) const FRAME_BITS: usize = 256;
-/// Maximum number of objects in a slab that are constructed one by one. The side table has room for two bitmaps of this length.
+/// Maximum number of objects in a slab that are constructed one by one. The side table has room for two bitmaps of that many
+/// objects in a page.
 pub(crate) const ONE_BY_ONE: usize = SIDE_BYTES * 8 / 2;
 const FRAME_WORDS: usize = FRAME_BITS / 64;
 /// Number of bytes of the side table per page: a bit for each of the smallest objects in a page.

@@ -31,8 +31,8 @@ const PATIENCE: u32 = 1 << 20;
 /// Like a `Vec`, a hive has one owner at a time. To share objects between threads, use the cache directly.
 ///
 /// In the child of a [fork](crate::Fork), a hive is usable unless another thread was reaping the hive's cache at the fork. In
-/// the child, free places that the reaping thread had taken look like values for ever. An iteration then panics after some
-/// seconds.
+/// the child, free places that the reaping thread had taken look like values for ever. An iteration of such a hive panics after
+/// some seconds.
 ///
 /// ```
 /// use uslab::Hive;
@@ -218,8 +218,9 @@ impl<T> Hive<T> {
     /// Refreshes `live` until it has exactly the places of values; returns `false` if that fails.
     ///
     /// The bit of a value's place is always set. Free places may have their bits set, too: a reap, or a thread short of memory,
-    /// takes free objects out of magazines before flushing them to slabs. No other thread allocates from the cache, so such
-    /// places only become fewer. Once the number of set bits equals the number of values, each set bit is a value.
+    /// takes free objects out of magazines before flushing them to slabs. No other thread allocates from the cache, so free
+    /// places with set bits only become fewer. Once the number of set bits equals the number of values, each set bit is a
+    /// value.
     fn look(&mut self) -> bool {
         for _ in 0..PATIENCE {
             if !self.stale {

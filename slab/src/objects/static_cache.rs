@@ -13,8 +13,8 @@ use std::panic::resume_unwind;
 #[cfg(not(any(loom, shuttle)))]
 use uslab_magazine::sync::{catch_panic, thread_local};
 
-/// An [`ObjectCache`] for a `static`, made by the first call of [`get`](Self::get). Declare one with
-/// [`object_cache!`](crate::object_cache), which also works under loom, with a separate cache in each execution.
+/// An [`ObjectCache`] for a `static`, made by the first call of [`get`](Self::get). The macro
+/// [`object_cache!`](crate::object_cache) declares a static cache, also under loom, with a separate cache in each execution.
 ///
 /// Threads never wait for each other: each of several first callers makes a cache, and all but one cache are dropped.
 ///

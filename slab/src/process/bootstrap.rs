@@ -26,7 +26,7 @@ struct Range {
     base: *mut u8,
     bytes: usize,
     used: AtomicUsize,
-    /// The range that was used up before this one; null for the static range.
+    /// The previous range, which is used up; null for the static range.
     before: *const Range,
 }
 

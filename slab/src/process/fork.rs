@@ -1,18 +1,18 @@
 //! Forking while other threads use a subsystem.
 //!
-//! The forking thread holds every lock of the subsystem and its caches across the fork: see [`Fork`]. Exceptions are
-//! the reserve lock of a [`Mempool`](crate::Mempool) and the number lock of a
-//! [`HandleCache`](crate::handle::HandleCache), whose docs describe the consequences. A [`Hive`](crate::Hive) that
-//! another thread was reaping is also an exception. The child loses memory that other threads were moving at the fork:
-//! objects between magazine and slab, slabs between list and page allocator, and pages. The [`Census`](crate::Census)
-//! counts the losses of such a child; in any other process a loss is a violation.
+//! The forking thread holds every lock of the subsystem and its caches across the fork: see [`Fork`]. Exceptions are the
+//! reserve lock of a [`Mempool`](crate::Mempool) and the number lock of a [`HandleCache`](crate::handle::HandleCache), whose
+//! docs describe the consequences. A [`Hive`](crate::Hive) that another thread was reaping is also an exception. The child
+//! loses memory that other threads were moving at the fork: objects between magazine and slab, slabs between list and page
+//! allocator, and pages. The [`Census`](crate::Census) counts the losses of a forked child; in any other process a loss is a
+//! violation.
 //!
-//! The child empties each cache's wait queue and leaks the wakers, so a future that continues in the child must be
-//! polled once. If another thread was trying to destroy a cache at the fork, the cache has no magazines in the child.
+//! The child empties each cache's wait queue and leaks the wakers, so a future that continues in the child must be polled once.
+//! If another thread was trying to destroy a cache at the fork, the cache has no magazines in the child.
 //!
 //! A child does not have the thread of a [`Reaper`](crate::Reaper), and must not drop the `Reaper`. The thread of
-//! [`Config::reap_every`](crate::Config::reap_every) is started again in the child. If another thread was pinned at the
-//! fork, grace periods do not end in the child.
+//! [`Config::reap_every`](crate::Config::reap_every) is started again in the child. If another thread was pinned at the fork,
+//! grace periods do not end in the child.
 //!
 //! ```no_run
 //! use uslab::{Fork, Subsystem};

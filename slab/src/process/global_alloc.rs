@@ -253,7 +253,7 @@ fn start_here() -> Option<&'static Process> {
         process.own_paths = unsafe { (!malloc.open(&FAST)).then(|| malloc.fast()) };
     }
     let process = PROCESS.publish(process);
-    // AcqRel: pairs with the AcqRel in `Uslab::reap_every`: the later operation sees the stores before the earlier one.
+    // AcqRel: pairs with the AcqRel in `Uslab::reap_every`. Whichever operation is second sees the stores before the first.
     STARTING.fetch_add(0, AcqRel);
     process.reap_as_wanted();
     process.guard_as_wanted();
@@ -351,8 +351,8 @@ impl Uslab {
         }
     }
 
-    /// The inlined part of [`allocate`](Self::allocate), for a power-of-two alignment. On `None` nothing was done: then
-    /// call [`allocate_missed`](Self::allocate_missed).
+    /// The inlined part of [`allocate`](Self::allocate), for a power-of-two alignment. On `None` nothing was done, and the
+    /// caller must call [`allocate_missed`](Self::allocate_missed).
     #[doc(hidden)]
     #[inline(always)]
     pub fn allocate_fast(&self, size: usize, align: usize) -> Option<NonNull<u8>> {
@@ -361,8 +361,8 @@ impl Uslab {
     /// The step after [`allocate_fast`](Self::allocate_fast), for a caller where each instruction counts; on `None` nothing was
     /// done.
     ///
-    /// If the static paths are closed, this tries the malloc's own inlined paths. While a profile observes allocations only,
-    /// this takes the complete path.
+    /// If the static paths are closed, the malloc's own inlined paths are tried. While a profile observes allocations only, the
+    /// complete path is taken.
     #[doc(hidden)]
     #[inline(always)]
     pub fn allocate_next(&self, size: usize, align: usize) -> Option<NonNull<u8>> {
@@ -415,7 +415,7 @@ impl Uslab {
             unsafe { self.free_slow(memory) };
         }
     }
-    /// The inlined part of [`free`](Self::free). On `false`, as for null, nothing was done: then call
+    /// The inlined part of [`free`](Self::free). On `false`, as for null, nothing was done, and the caller must call
     /// [`free_slow`](Self::free_slow).
     ///
     /// # Safety
@@ -621,8 +621,8 @@ impl Uslab {
 
     /// The dump that `USLAB_OPTIONS` requests. If the variable is set, starts the allocator.
     ///
-    /// A library's constructor calls this. From then on, a forking thread holds the locks, regardless of handlers that
-    /// are registered before the first allocation.
+    /// A library's constructor calls `dump`. After that call, a forking thread holds the locks, regardless of handlers that are
+    /// registered before the first allocation.
     pub fn dump(&self) -> Option<Dump> {
         #[cfg(unix)]
         at_fork::register();
@@ -637,8 +637,8 @@ impl Uslab {
     pub fn record(&self) -> Option<(&'static [u8], usize)> {
         PROCESS.get()?.record
     }
-    /// Sampling rate in bytes of the heap profile that `USLAB_OPTIONS` requests. A library's constructor calls this and
-    /// starts the profile.
+    /// Sampling rate in bytes of the heap profile that `USLAB_OPTIONS` requests. A library's constructor calls this function
+    /// and starts the profile.
     pub fn profile_wanted(&self) -> Option<usize> {
         PROCESS.get()?.profile
     }
@@ -688,9 +688,9 @@ impl Uslab {
     }
     /// Unmaps reserved addresses if the process exceeds its limit on addresses (`RLIMIT_AS`), so that it can map memory.
     ///
-    /// Call this after setting the limit; without a limit nothing happens. From then on pages get their addresses when they are
-    /// committed, and leave 32 MiB, or an eighth of the limit, to other mappings. The limit bounds the number of pages even if
-    /// it is raised later.
+    /// Call this function after setting the limit; without a limit nothing happens. Afterwards pages get their addresses when
+    /// they are committed, and leave 32 MiB, or an eighth of the limit, to other mappings. The limit bounds the number of pages
+    /// even if it is raised later.
     ///
     /// Cost: a system call; with a limit up to twelve more.
     pub fn fit_address_limit(&self) {
@@ -727,12 +727,12 @@ impl Uslab {
     }
     /// Samples one in `allocations` allocations of up to a page from now on; 0 disables sampling.
     ///
-    /// A sample has a separate page between inaccessible pages. An invalid access to a sample ends the process with a
-    /// report, with call stacks if the cargo feature `stacks` is on. The option `guard=N` of `USLAB_OPTIONS` takes
-    /// precedence. The function may be called before the first allocation, and does not start the allocator.
+    /// A sample has a separate page between inaccessible pages. An invalid access to a sample ends the process with a report,
+    /// with call stacks if the cargo feature `stacks` is on. The option `guard=N` of `USLAB_OPTIONS` takes precedence. The
+    /// function may be called before the first allocation, and does not start the allocator.
     ///
-    /// A handler of `SIGSEGV` reports faulting accesses. The first sample installs the handler for good, and the
-    /// handler forwards all other faults to the previous one.
+    /// A handler of `SIGSEGV` reports faulting accesses. The first sample installs the handler for good, and the handler
+    /// forwards all other faults to the previous handler.
     ///
     /// A program that never misses the inlined paths is sampled at most once per interval of the reaper: see
     /// [`reap_every`](Self::reap_every).
@@ -748,7 +748,7 @@ impl Uslab {
     }
     /// Starts the allocator unless it has started, and installs the fault handler if allocations are sampled.
     ///
-    /// A library's constructor calls this, because a start reads files and a sandbox may later forbid that.
+    /// A library's constructor calls `start`, because a start reads files, which a sandbox may later forbid.
     #[doc(hidden)]
     pub fn start(&self) {
         if process().is_some_and(|process| process.core().guard.is_on()) {

@@ -58,8 +58,8 @@ pub(crate) struct Options {
 
 /// Destination, format and signal of a statistics dump.
 ///
-/// The file's name gives the format: JSON for `.json`, and Prometheus' text for `.prom`. For `.pb.gz` the dump is the
-/// heap profile in `pprof`'s format, and for `.folded` the live bytes as folded stacks, both with addresses instead of
+/// The file's name gives the format: JSON for `.json`, and Prometheus' text for `.prom`. For `.pb.gz` the dump is the heap
+/// profile in `pprof`'s format, and for `.folded` the live bytes as folded stacks, in both cases with addresses instead of
 /// symbols. Any other name gets the format of `/proc/slabinfo`.
 ///
 /// ```

@@ -6,9 +6,9 @@
 //! has to poll it. A [reaper](crate::Reaper) can use both sources.
 //!
 //! Memory may also be limited. The kernel kills a process of a control group that exceeds the group's limit, and refuses memory
-//! to a process that exceeds its own limit (`getrlimit`). Free memory that an allocator keeps counts against these limits. An
-//! allocator therefore keeps at most an eighth of the *room*: the lowest of all limits, less the memory that the allocator has
-//! committed.
+//! to a process that exceeds its own limit (`getrlimit`). Free memory that an allocator keeps counts against the limits of its
+//! process. An allocator therefore keeps at most an eighth of the *room*: the lowest of all limits, less the memory that the
+//! allocator has committed.
 
 #[cfg(target_os = "linux")]
 mod events;

@@ -9,7 +9,7 @@
 //! frees it to the page allocator after every reader that might have found it has exited.
 //!
 //! A single object of *any* cache can wait for a grace period, too: see [`free_deferred`](crate::KmemCache::free_deferred)
-//! (Linux's `kfree_rcu`). A reader then need not check anything, at the price of memory.
+//! (Linux's `kfree_rcu`). A reader of such an object need not check anything, at the price of memory.
 //!
 //! A deferred free allocates from the global allocator, because the collector keeps a list. Type-stable caches therefore cannot
 //! serve a `GlobalAlloc`.
@@ -129,7 +129,7 @@ impl Deferred {
 pub(crate) fn after_grace(release: impl FnOnce() + Send + 'static) {
     let guard = pin();
     if cfg!(not(any(loom, shuttle))) {
-        // Flushed first, because a panic of the thread's earlier closure loses later ones.
+        // The guard is flushed first, because a panic of the thread's earlier closure loses later closures.
         contain_panic(|| guard.flush());
     }
     guard.defer(release);

@@ -9,8 +9,8 @@
 //!   object with a destructor was constructed, or a cache has a waiter. The thread sleeps while no memory is freed and no
 //!   waiter exists, and keeps neither the subsystem nor the process alive. In the child of a fork, the thread is started again
 //!   under the same conditions. If the system refuses a thread, frees decommit memory above
-//!   [`PageConfig::keep_free`](uslab_buddy::PageConfig::keep_free). The start is retried at twice the size, and for each first
-//!   waiter; [`ReaperInfo`] reports refusals. [`Uslab`](crate::Uslab) starts this thread for
+//!   [`PageConfig::keep_free`](uslab_buddy::PageConfig::keep_free). The thread's start is retried at twice the size, and for
+//!   each first waiter; [`ReaperInfo`] reports refusals. [`Uslab`](crate::Uslab) starts this thread for
 //!   [`reap_every`](crate::Uslab::reap_every) or `USLAB_OPTIONS=reap=500`, and `libuslab.so` only for the option.
 //! * [`Reaper`]: a thread that runs until the value is dropped. A `Reaper` can also watch for [memory pressure](pressure).
 //!   Under pressure, magazines become smaller, the [shrinkers](crate::shrinker) free a quarter of the objects that they count,
@@ -209,7 +209,7 @@ mod tests {
         assert!(before > 8 << 20);
         let reaper = Reaper::builder(Duration::from_millis(2)).start(&subsystem).unwrap();
         let begun = Instant::now();
-        // The test asserts no time: it waits for as many intervals as needed.
+        // Without asserting a time, the test waits for as many intervals as needed.
         while subsystem.info().pages.committed_bytes() > 0 && begun.elapsed() < Duration::from_secs(60) {
             std::thread::yield_now();
         }

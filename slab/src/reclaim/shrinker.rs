@@ -1,7 +1,7 @@
 //! Shrinkers: callbacks by which users free recreatable objects when memory is short.
 //!
 //! The allocator itself frees unused memory. Some objects in use only save work, such as parsed entries or idle connections;
-//! only their users can judge which of them to free. A shrinker is the callback for such objects, as in Linux
+//! only their users can judge which of them to free. A shrinker is a callback that frees objects of this kind, as in Linux
 //! (`register_shrinker`, Documentation/filesystems/vfs.rst on `count` and `scan`). Shrinkers are called by an allocation that
 //! would otherwise fail, and by the [reaper](crate::Reaper) when the machine or a group of processes is short of memory.
 //!
@@ -10,10 +10,10 @@
 //! which does not call shrinkers again. A shrinker that panics may have freed some objects. The panic is caught and the other
 //! shrinkers run, because the allocating user cannot handle it.
 //!
-//! An allocation fails if a held lock protects everything that shrinkers could free. Hold such a lock for a push or a pop, not
-//! across an allocation. A thread that [waits](crate::KmemCache::acquire_timeout) at a limit calls the shrinkers again every 10
-//! ms. For a waiting [future](crate::KmemCache::acquire), the [reaper](crate::reaper) calls the shrinkers at the end of each
-//! interval.
+//! An allocation fails if a held lock protects everything that shrinkers could free. Users should hold the lock of a shrinker's
+//! list for a push or a pop, not across an allocation. A thread that [waits](crate::KmemCache::acquire_timeout) at a limit
+//! calls the shrinkers again every 10 ms. For a waiting [future](crate::KmemCache::acquire), the [reaper](crate::reaper) calls
+//! the shrinkers at the end of each interval.
 
 use crate::registry::{List, Registry};
 use core::cell::Cell;
@@ -73,7 +73,7 @@ impl<S: Shrinker + ?Sized> Shrinker for Arc<S> {
     }
 }
 
-/// A registered shrinker. Dropping this value removes the shrinker from the list; a thread that has already found the
+/// A registered shrinker. Dropping the registration removes the shrinker from the list; a thread that has already found the
 /// shrinker may call it once more.
 ///
 /// ```

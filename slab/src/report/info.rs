@@ -107,7 +107,7 @@ pub struct Info {
 }
 
 impl Info {
-    /// `/proc/slabinfo`: the newest cache first, as in the kernel. Omits caches that never had a slab, because most
+    /// `/proc/slabinfo`: the newest cache first, as in the kernel. The table omits caches that never had a slab, because most
     /// programs never use most of kmalloc's sizes.
     pub fn slabinfo(&self) -> SlabInfo {
         self.had_slabs().collect()
@@ -186,9 +186,9 @@ impl Core {
 pub struct DrainInfo {
     /// Number of drains. Each drain costs one fence, whatever the number of CPUs and caches.
     pub passes: u64,
-    /// Number of drains that failed because the system refused the fence (`membarrier`), which it granted at the start.
-    /// After such a drain the objects stay on their stacks, and are still allocated from there. A cache with such
-    /// objects cannot be destroyed.
+    /// Number of drains that failed because the system refused the fence (`membarrier`), which it granted at the start. After a
+    /// failed drain the objects stay on their stacks, and are still allocated from there. A cache with objects on undrained
+    /// stacks cannot be destroyed.
     pub refused: u64,
     /// Longest time in nanoseconds that a CPU was without its stacks, so that all its operations missed.
     pub longest_away_ns: u64,

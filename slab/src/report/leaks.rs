@@ -151,7 +151,8 @@ fn read(_at: usize, _copy: &mut [usize], _bytes: usize) -> usize {
     0
 }
 
-/// The process's private writable memory. `None` if the system does not list it or refuses to read it (emulators, sandboxes).
+/// The process's private writable memory. `None` if the system does not list the memory or refuses to read it (emulators,
+/// sandboxes).
 fn writable() -> Option<Vec<Range<usize>>> {
     let (known, mut copy) = (usize::MAX, [0]);
     if read((&raw const known).expose_provenance(), &mut copy, size_of::<usize>()) != size_of::<usize>() {
@@ -194,8 +195,8 @@ impl Core {
             Vec::new()
         });
         for range in ranges {
-            // Blocks of pages in use are roots, except slabs whose objects are known. The objects of such slabs are
-            // searched once they are reached.
+            // Blocks of pages in use are roots, except slabs whose objects are known. Objects of slabs whose objects are known
+            // are searched once they are reached.
             walk.see_range(range.start..range.end.min(first).max(range.start));
             walk.see_range(range.start.max(end).min(range.end)..range.end);
             let mut at = range.start.max(first);

@@ -222,8 +222,8 @@ pub(super) fn reaped() {
 /// One thread waits at a limit for an object that a shrinker keeps, and frees only when it is not busy. No free announces the
 /// object, so the reaper calls the shrinker again, however soon the reaper falls asleep. A lost wake-up is a deadlock.
 pub(super) fn asked_again() {
-    /// Number of shrinker calls in vain: a waiter calls the shrinkers before it joins the queue, and once more. From then on a
-    /// reaper that wakes up, even by chance, calls them, too.
+    /// Number of shrinker calls in vain: a waiter calls the shrinkers before it joins the queue, and once more. Later a reaper
+    /// that wakes up, even by chance, calls the shrinkers, too.
     const IN_VAIN: u64 = 2;
     struct Kept {
         object: Mutex<Option<usize>>,

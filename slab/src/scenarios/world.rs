@@ -1,7 +1,7 @@
 //! The world of the scenarios: caches on a few pages, and the census at the end. This module also has the scenarios that loom
 //! and shuttle share.
 //!
-//! Allocating and freeing an object change a cell of that object. A scenario fails on two owners, on a double free, and on an
+//! Allocating and freeing an object change a cell of the object. A scenario fails on two owners, on a double free, and on an
 //! access to the frame of a freed page. Under loom a scenario also fails on a free that does not happen before the next
 //! allocation. A world ends in a census of slabs, objects and pages, and then frees all memory.
 
@@ -221,7 +221,8 @@ pub(super) fn alloc_constructed(world: &World) -> NonNull<u8> {
     object
 }
 
-/// S5: a free constructed object is allocated while `others` threads shrink the cache. Another object of its slab is in use.
+/// S5: a free constructed object is allocated while `others` threads shrink the cache. Another object of the same slab is in
+/// use.
 pub(crate) fn construct_during_shrinks(others: u32) {
     let world = World::of(2, Magazines::Off, [constructed()]);
     let (kept, idle) = (alloc_constructed(&world), alloc_constructed(&world));

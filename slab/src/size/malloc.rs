@@ -153,7 +153,7 @@ impl Malloc {
     /// The cache that serves `layout`: the smallest class that holds the size at the alignment.
     ///
     /// The result is the class of the size rounded up to the alignment. Between two powers of two, classes are a quarter of the
-    /// lower power apart. If the alignment is at most that quarter, each class is a multiple of the alignment; otherwise the
+    /// lower power apart. If the alignment is at most this quarter, each class is a multiple of the alignment; otherwise the
     /// rounded size is itself a class.
     #[inline(always)]
     fn cache(&self, layout: Layout) -> Option<&KmemCache> {
@@ -267,7 +267,7 @@ impl Malloc {
         if due { guard.alloc(layout.size(), layout.align()) } else { None }
     }
 
-    /// Reallocates memory of `layout` to `size` bytes at the same alignment, and keeps the bytes of `layout` that fit. Other
+    /// Reallocates memory of `layout` to `size` bytes at the same alignment, and keeps the bytes of `layout` that fit. Further
     /// bytes are zeroed with [`Gfp::ZERO`], otherwise unspecified. An empty `layout` allocates; a `size` of 0 frees.
     ///
     /// Cost: arithmetic if the class stays the same; otherwise an allocation, a copy and a free. A block of pages stays in
@@ -409,8 +409,8 @@ impl Malloc {
 
     /// Frees memory: the address gives the page, and the page names the class.
     ///
-    /// Cost: one load to find the class, then [`KmemCache::free`]. That load's cache line covers 32 pages, and
-    /// allocations and frees do not write it.
+    /// Cost: one load to find the class, then [`KmemCache::free`]. The cache line of that load covers 32 pages, and allocations
+    /// and frees do not write the line.
     ///
     /// # Safety
     /// `memory` came from this malloc's subsystem, but from no other malloc on it, and is no longer used.

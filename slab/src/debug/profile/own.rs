@@ -13,7 +13,7 @@ pub(super) const LIVE: usize = if cfg!(shuttle) { 1 << 6 } else { 1 << 16 };
 pub(crate) const PLACE: usize = 32 << 10;
 
 /// Separate memory for samples, outside the subsystem's pages. A free that finds its class by address misses for a sample in
-/// this memory, and other frees are unaffected.
+/// separate memory, and other frees are unaffected.
 #[derive(Debug)]
 pub(crate) struct Own {
     memory: Reserved,

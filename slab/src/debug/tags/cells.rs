@@ -16,7 +16,7 @@ impl Bytes {
     /// Tag for the byte at `offset` in the pages; `None` if no object begins there.
     ///
     /// # Safety
-    /// No condition in this build.
+    /// This build has no safety condition.
     pub(super) unsafe fn at(&self, _: &Reserved, offset: usize) -> Option<&AtomicU8> {
         offset.is_multiple_of(SPACING).then(|| &self.0[offset / SPACING])
     }

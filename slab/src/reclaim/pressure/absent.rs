@@ -1,4 +1,4 @@
-//! Pressure events on systems without them.
+//! Pressure events on systems other than Linux, which have none.
 
 use super::Psi;
 use std::io;

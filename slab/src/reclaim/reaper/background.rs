@@ -11,16 +11,16 @@
 //!
 //! # Rules
 //!
-//! * Allocations that make a slab, take a block, map memory, or wait at a limit start the thread. Frees never start it,
-//!   because thread libraries free memory while they may hold the locks that a new thread needs. The starting thread
-//!   holds none of the subsystem's locks. Allocations made by the start find the reaper running already.
-//! * The C library makes the thread, because `std`'s thread start reads the environment under a lock, and registers
-//!   destructors of thread-locals.
+//! * Allocations that make a slab, take a block, map memory, or wait at a limit start the thread. Frees never start the thread,
+//!   because thread libraries free memory while they may hold the locks that a new thread needs. The starting thread holds none
+//!   of the subsystem's locks. Allocations made by the start find the reaper running already.
+//! * The C library makes the thread, because `std`'s thread start reads the environment under a lock, and registers destructors
+//!   of thread-locals.
 //! * A free unparks the thread through a word and a futex, without a lock or an allocation.
-//! * The thread holds the subsystem only while it ends an interval. Dropping the subsystem's last user wakes the
-//!   thread, which then exits.
-//! * A process whose main thread called `pthread_exit` lives as long as it has threads. If only the library's threads
-//!   are left, they exit, which ends the process.
+//! * The thread holds the subsystem only while it ends an interval. Dropping the subsystem's last user wakes the thread, which
+//!   then exits.
+//! * A process whose main thread called `pthread_exit` lives as long as it has threads. If only the library's threads are left,
+//!   they exit, which ends the process.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -169,14 +169,14 @@ impl Background {
     }
     /// Starts the reaper thread if it is wanted. Returns `false` if the system refuses a thread.
     fn start_now(&self) -> bool {
-        // Relaxed: only selects the starting thread; the new thread gets its data through the start itself.
+        // Relaxed: the exchange only selects the starting thread; the new thread gets its data through the start itself.
         if self.state.compare_exchange(Wanted as u32, Running as u32, Relaxed, Relaxed).is_err() {
             return true;
         }
         let started = thread::start(self.core.clone());
         if !started {
             self.refused.add(1);
-            // Relaxed: only selects the thread that starts the reaper next.
+            // Relaxed: the store only lets another thread start the reaper next.
             self.state.store(Wanted as u32, Relaxed);
         }
         started
@@ -280,7 +280,7 @@ fn run(weak: &Weak<dyn Reap>) {
                 park_timeout(LOOK);
             }
             if let Some(core) = weak.upgrade() {
-                // Relaxed: only ends the sleep, unless a waker has already ended it.
+                // Relaxed: the exchange only ends the sleep, unless a waker has already ended it.
                 _ = core.background().state.compare_exchange(Asleep as u32, Running as u32, Relaxed, Relaxed);
             }
         }

@@ -63,9 +63,9 @@ pub(in crate::scenarios) fn a_handle_that_is_passed_on_without_any_ordering() {
     let t = thread::spawn(move || {
         on_cpu(1);
         let Some((handle, _)) = other.passed(0) else { return };
-        // The access happens before the object's life begins, as this thread sees it, or during that life.
+        // As this thread sees it, the access happens before the object's life begins, or during that life.
         if other.find(handle, 1) && other.cache.free(handle) {
-            // In most executions this is the same object.
+            // In most executions this allocation gets the same object.
             other.alloc(2);
         }
     });

@@ -586,8 +586,8 @@ fn fork(s: &Side<'_>, t: &Told) {
         s.world.subsystem.after_fork_in_parent();
     }
 }
-/// Acts as the child of a fork: a copy of the current memory, with this thread only. The child does not touch what other
-/// threads own, and objects that they were moving are lost. The execution ends here, because no other thread is left.
+/// Acts as the child of a fork: a copy of the current memory, with this thread only. The child does not touch objects of other
+/// threads, and objects that other threads were moving are lost. The execution ends here, because no other thread is left.
 fn child(s: &Side<'_>, t: &Told) {
     let subsystem = &s.world.subsystem;
     // SAFETY: from `alone` on there is no other thread.

@@ -35,7 +35,8 @@ pub(super) const fn size_of_class(class: usize) -> usize {
     (5 + step) << (doubling + 4)
 }
 
-/// Name of a class's cache, such as `malloc-64`. Formatted by hand, because each program start runs this for each class.
+/// Name of a class's cache, such as `malloc-64`. The name is formatted by hand, because each program start does so for each
+/// class.
 pub(super) fn name_of_class(class: usize) -> String {
     let size = size_of_class(class);
     let mut name = String::with_capacity("malloc-0".len() + size.ilog10() as usize);
@@ -51,8 +52,8 @@ pub(super) const fn align_of_class(class: usize) -> usize {
 
 /// Number of sizes in words that have a class.
 pub(super) const WORDS: usize = MAX_CLASS / 8;
-/// The class by number of words minus one. A table is used instead of arithmetic, because sizes vary and a branch on
-/// them is mispredicted.
+/// The class by number of words minus one. A table is used instead of arithmetic, because a branch on varying sizes would be
+/// mispredicted.
 pub(super) const BY_WORDS: [u8; WORDS] = {
     let mut table = [0; WORDS];
     let mut word = 0;

@@ -1,8 +1,8 @@
-//! Tables that malloc's inlined paths read: by size for allocations, and by address for frees. Allocations and frees
-//! write none of them.
+//! Tables that malloc's inlined paths read: by size for allocations, and by address for frees. Allocations and frees do not
+//! write the tables.
 //!
-//! An inlined path costs its loads and stores. Therefore one load from a 16-KiB table finds a size's fast path. A
-//! program touches only the table's lines of the sizes that it uses. The process-wide malloc has [the same tables in
+//! An inlined path costs its loads and stores. Therefore one load from a 16-KiB table finds a size's fast path. A program
+//! touches only the table's lines of the sizes that it uses. The process-wide malloc has [the same tables in
 //! statics](super::static_paths).
 
 use super::classes::{BY_WORDS, CLASSES, WORDS, size_of_class, word_of};

@@ -1,12 +1,13 @@
 //! Inlined paths of the process-wide malloc, with tables in statics, so that the tables' addresses are constants.
 //!
-//! Before the paths are [opened](StaticPaths::open), no size has a stack and no address is within the pages. Every
-//! operation then misses without a test for a malloc. The paths stay closed if the pages have fewer than 64 GiB of
-//! addresses, or without restartable sequences. The slow path then tries [the malloc's own paths](super::fast_paths).
+//! Before the paths are [opened](StaticPaths::open), no size has a stack and no address is within the pages. Every operation on
+//! closed paths misses, without a test for a malloc. The paths stay closed if the pages have fewer than 64 GiB of addresses, or
+//! without restartable sequences. If the static paths are closed, the slow path tries [the malloc's own
+//! paths](super::fast_paths).
 //!
-//! An allocation makes 6 loads: one of the size's stack, and 5 for the pop. A free by address makes 10 loads: the
-//! addresses of the first page and of the table of page classes, the page's class and stack in one word, the class's
-//! stride, and 6 for the push.
+//! An allocation makes 6 loads: one of the size's stack, and 5 for the pop. A free by address makes 10 loads: the addresses of
+//! the first page and of the table of page classes, the page's class and stack in one word, the class's stride, and 6 for the
+//! push.
 
 use super::classes::{CLASSES, WORDS, size_of_class, word_of};
 use super::fast_paths::{FastPaths, Stride};
