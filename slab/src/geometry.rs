@@ -448,7 +448,7 @@ mod tests {
             prop_assert_eq!(geometry.index(geometry.lead() - 1), None);
         }
 
-        /// A limited slab has no more objects than the limit, and is no larger than they need.
+        /// A limited slab has no more objects than the limit, and no more pages than its objects need.
         #[test]
         fn a_slab_of_few_objects_is_no_larger_than_they_need(size in 1_usize..=1 << 16, most in 1_usize..=MAX_OBJECTS, cpus in 1_u32..256) {
             let whole = Geometry::new(size, 0, &OrderRule::for_cpus(cpus)).unwrap();

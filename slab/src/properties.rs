@@ -318,8 +318,8 @@ proptest! {
     /// S1, in one thread: each slab is on exactly the list for its state, after any sequence of steps.
     #[test]
     fn lists_against_a_shadow(
-        // The bitmaps have 8, 1, 1, 1, 1, 4 and 5 words: 4 is the longest bitmap that fits into a frame, and 5 the shortest
-        // that does not. The remaining slabs have many pages; the last slab has two pages per `discarded` bit.
+        // The bitmaps have 8, 1, 1, 1, 1, 4 and 5 words. Four words are the longest bitmap that fits into a frame. The
+        // remaining slabs have many pages; the last slab has two pages per `discarded` bit.
         (size, order) in prop::sample::select(vec![
             (8_usize, 0_u8), (64, 0), (500, 1), (2048, 0), (4096, 0), (32, 1), (56, 2), (1000, 2), (3000, 3), (20_000, 5),
         ]),

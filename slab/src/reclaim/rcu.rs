@@ -44,8 +44,8 @@ use crossbeam_epoch as collector;
 #[cfg(shuttle)]
 use grace as collector;
 
-/// The default collector of `crossbeam-epoch` in a model, except that it runs nothing after the execution has failed.
-/// Dropping the collector outside of the execution would be a second panic.
+/// The default collector of `crossbeam-epoch` in a model, except that it runs nothing after the execution has failed. Dropping
+/// the collector outside of the execution would panic a second time.
 #[cfg(crossbeam_loom)]
 mod collector {
     use core::mem::ManuallyDrop;

@@ -192,8 +192,8 @@ impl World {
         }
     }
 
-    /// Does at most one operation, and checks that its level is at least as slow as the changed counts imply. For magazines
-    /// alone, the layer's shadow checks equality.
+    /// Does at most one operation, and checks that the operation counts at a level that explains all changed numbers. For
+    /// magazines alone, the layer's shadow checks equality.
     fn seen<T>(&self, cache: usize, operation: impl FnOnce() -> T) -> T {
         let look = || {
             let (info, pages) = (self.caches[cache].info(), self.core.memory.pages.info());

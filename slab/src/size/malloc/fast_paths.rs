@@ -188,7 +188,7 @@ impl FastPaths {
             fast_path.free_fast(Object::new(NonNull::new_unchecked(memory)))
         }
     }
-    /// Frees memory by its address alone, which may be null. Returns `false`, with nothing done, on a miss.
+    /// Frees the memory at an address, which may be null. Returns `false`, with nothing done, on a miss.
     ///
     /// # Safety
     /// The conditions of [`free_sized`](Self::free_sized) hold.

@@ -118,7 +118,7 @@ impl StaticPaths {
             _ => false,
         }
     }
-    /// Frees memory by its address alone, which may be null. Returns `false`, with nothing done, on a miss.
+    /// Frees the memory at an address, which may be null. Returns `false`, with nothing done, on a miss.
     ///
     /// # Safety
     /// The memory came from this malloc; and the conditions of [`free_sized`](Self::free_sized) hold.
