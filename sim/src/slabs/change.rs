@@ -1,4 +1,4 @@
-//! Two moments compared: which caches grew, by objects in use or by holes.
+//! Compares two moments: which caches grew, by objects in use or by holes.
 
 use super::{Report, percent};
 use crate::output::{self, grouped, signed, size};
@@ -10,17 +10,17 @@ use std::fmt::Write;
 /// The difference between a moment and an earlier one.
 #[derive(Clone, Debug, Serialize)]
 pub struct Change {
-    /// Name of the earlier moment.
+    /// The name of the earlier moment.
     pub from: String,
-    /// Name of the later moment.
+    /// The name of the later moment.
     pub to: String,
-    /// Change of the bytes of all slabs.
+    /// The change of the bytes of all slabs.
     pub bytes: i64,
-    /// Change of the bytes of objects in use.
+    /// The change of the bytes of objects in use.
     pub in_use: i64,
-    /// Change of the bytes of holes.
+    /// The change of the bytes of holes.
     pub holes: i64,
-    /// The caches that differ, the largest difference first.
+    /// The caches that differ, largest difference first.
     pub caches: Vec<CacheChange>,
 }
 
