@@ -27,17 +27,17 @@ pub struct Change {
 /// The change of a cache.
 #[derive(Clone, Debug, Serialize)]
 pub struct CacheChange {
-    /// Name of the cache.
+    /// The name of the cache.
     pub name: String,
-    /// Change of the number of slabs.
+    /// The change of the number of slabs.
     pub slabs: i64,
-    /// Change of the slabs' bytes.
+    /// The change of the slabs' bytes.
     pub bytes: i64,
-    /// Change of the number of objects in use.
+    /// The change of the number of objects in use.
     pub objects: i64,
-    /// Change of the bytes of holes.
+    /// The change of the bytes of holes.
     pub holes: i64,
-    /// Names the moment if only one of the two has the cache.
+    /// The name of the moment, if only one of the two moments has the cache.
     pub only: Option<&'static str>,
 }
 
@@ -84,7 +84,7 @@ impl Change {
         }
     }
 
-    /// The change as text, with at most `rows` caches.
+    /// Formats the change as text, with at most `rows` caches.
     pub fn text(&self, rows: usize) -> String {
         let mut text = format!(
             "From {} to {}: slabs {}, objects in use {}, holes {}.\n",
@@ -136,7 +136,7 @@ impl CacheChange {
     }
 }
 
-/// A number of bytes with its sign.
+/// Formats a number of bytes with its sign.
 pub(super) fn difference(bytes: i64) -> String {
     let sign = if bytes < 0 { "-" } else { "+" };
     format!("{sign}{}", size(bytes.unsigned_abs()))

@@ -22,49 +22,49 @@ pub struct Snapshot {
     pub read: Vec<String>,
     /// The kernel's release.
     pub kernel: Option<String>,
-    /// Number of CPUs, if a table has it.
+    /// The number of CPUs, if a table has it.
     pub cpus: Option<u32>,
-    /// Memory nodes.
+    /// The number of memory nodes.
     pub nodes: u64,
-    /// Bytes of a page.
+    /// The page size in bytes.
     pub page_size: u64,
-    /// The caches.
+    /// The caches of the snapshot.
     pub caches: Vec<Cache>,
-    /// Rows that could not be read.
+    /// The rows that could not be parsed.
     pub faults: Vec<String>,
-    /// A table counts slabs and objects. (One of attributes may have the layouts only.)
+    /// `true` if a table counts slabs and objects. A table of attributes may have only the geometry.
     pub is_counted: bool,
     /// The moment of a recording.
     pub moment: Option<&'static str>,
-    /// The table is the old allocator SLAB's.
+    /// `true` if the table is from the old allocator SLAB.
     pub is_slab: bool,
-    /// How much memory there is.
+    /// The amount of memory.
     pub memory: Option<Memory>,
-    /// Free blocks by zone.
+    /// The free blocks by zone.
     pub free_blocks: Option<Vec<FreeBlocks>>,
-    /// Moments of a recording that were not asked for.
+    /// The moments of the recording that were not requested.
     pub other_moments: Vec<&'static str>,
 }
 
-/// One cache, as far as the tables tell.
+/// A cache, as far as the tables describe it.
 #[derive(Clone, Debug)]
 pub struct Cache {
-    /// Its row of slabinfo, or one that is made of its attributes.
+    /// The cache's row of slabinfo, or a row built from its attributes.
     pub row: Row,
-    /// Objects in SLAB's arrays.
+    /// The number of objects in SLAB's arrays.
     pub tunables: Tunables,
-    /// Its attributes in sysfs.
+    /// The cache's attributes in sysfs.
     pub attributes: Option<Attributes>,
-    /// Other names of it: caches that were merged.
+    /// The other names of the cache, from caches that were merged.
     pub aliases: Vec<String>,
 }
 
-/// Bytes, by meminfo.
+/// Numbers of bytes, by meminfo.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Memory {
-    /// All memory.
+    /// The bytes of all memory.
     pub total: u64,
-    /// Free memory.
+    /// The bytes of free memory.
     pub free: u64,
     /// The bytes of slabs of reclaimable caches.
     pub reclaimable: u64,
