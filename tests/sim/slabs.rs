@@ -1,4 +1,4 @@
-//! `uslab slabs` and `uslab geometry --against`: a kernel's tables, without a trace.
+//! Tests `uslab slabs` and `uslab geometry --against`: a kernel's tables, without a trace.
 
 use serde_json::Value;
 use std::fs;
@@ -38,7 +38,7 @@ const SPACES: &str = "dm raid1 read record 0 0 1064 30 8 : tunables 0 0 0 : slab
 
 #[test]
 fn the_bundled_kernels_shrink_is_bounded_and_two_moments_are_compared() {
-    // `end` is after a shrink, `before` is before the workload.
+    // The moment `end` is after a shrink, `before` is before the workload.
     let folder = tempfile::tempdir().unwrap();
     for moment in ["before", "end"] {
         for table in ["slabinfo", "buddyinfo", "zoneinfo"] {
