@@ -121,7 +121,7 @@ fn returns(mallocs: &[Malloc], quick: bool) {
 
 /// Prints the rows of the test of filters, which describes each filter and the programs.
 fn filters() {
-    const TEST: &str = "behind_filters_of_system_calls_programs_end_for_no_call_of_the_library";
+    const TEST: &str = "programs_with_system_call_filters_survive";
     println!(
         "\nPrograms that close a filter of system calls after their start: how each ends.\n\n| filter | program | with the library | without |\n\
          |---|---|---|---|"

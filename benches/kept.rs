@@ -265,7 +265,7 @@ mod tests {
     use crate::subject::Kind;
 
     #[test]
-    fn criterion_takes_each_sample_once_and_a_baseline_keeps_its_commit() {
+    fn criterion_uses_each_sample_once_and_stores_the_commit() {
         let samples: Vec<f64> = (1..=11).map(|n| f64::from(n) + 0.25).collect();
         let mut report = Report::new(String::new(), Vec::new());
         for case in ["bench/case", ""] {

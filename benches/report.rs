@@ -455,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn the_worst_case_counts_and_the_worst_row_comes_first() {
+    fn rows_are_sorted_by_their_worst_case() {
         let run = |ours: f64| {
             let case = |ours, peer| {
                 vec![

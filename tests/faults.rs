@@ -341,7 +341,7 @@ fn start(mode: &Rule, sum: &mut Sum) {
 }
 
 #[test]
-fn every_operation_survives_the_refusal_of_each_of_its_calls() {
+fn each_operation_survives_the_refusal_of_each_system_call() {
     let mut sum = Sum::default();
     for mode in modes() {
         start(&mode, &mut sum);
@@ -361,7 +361,7 @@ fn every_operation_survives_the_refusal_of_each_of_its_calls() {
 }
 
 #[test]
-fn faults_of_one_subsystem_are_not_those_of_another() {
+fn faults_apply_to_one_subsystem_only() {
     let [one, other] = [Faults::new(1), Faults::new(1)].map(|faults| {
         let mut config = config(1, 1, 16 << 20);
         config.pages.faults = faults.clone();
@@ -376,7 +376,7 @@ fn faults_of_one_subsystem_are_not_those_of_another() {
 }
 
 #[test]
-fn large_orders_can_be_refused_while_small_ones_are_not() {
+fn faults_can_refuse_only_large_orders() {
     let mut config = config(1, 1, 16 << 20);
     let faults = Faults::new(1);
     config.pages.faults = faults.clone();
@@ -393,7 +393,7 @@ fn large_orders_can_be_refused_while_small_ones_are_not() {
 
 /// A slab of boxed objects needs a table with a word for each page.
 #[test]
-fn what_a_slab_of_boxes_takes_up_beside_it_can_be_limited_by_bytes() {
+fn byte_limit_includes_memory_beside_the_slab() {
     let mut config = config(1, 1, 16 << 20);
     let faults = Faults::new(1);
     config.pages.faults = faults.clone();

@@ -79,7 +79,7 @@ fn refused<R>(work: impl FnOnce() -> R) -> (R, usize) {
 }
 
 #[test]
-fn the_count_counts() {
+fn heap_call_counter_counts() {
     let before = CALLS.get();
     drop(std::hint::black_box(Box::new(1)));
     assert_eq!(CALLS.get(), before + 2);
@@ -87,7 +87,7 @@ fn the_count_counts() {
 
 /// Regression test: the list of caches grew, and the census allocated, under locks that allocations take.
 #[test]
-fn what_does_call_the_heap_holds_no_lock_meanwhile() {
+fn functions_that_call_the_heap_hold_no_lock() {
     let subsystem = Subsystem::new(config(2, 2, 16 << 20)).unwrap();
     let caches: Vec<_> = (0..100)
         .map(|n| KmemCache::builder(format!("cache-{n}"), 64).build_in(&subsystem).unwrap())
@@ -99,7 +99,7 @@ fn what_does_call_the_heap_holds_no_lock_meanwhile() {
 }
 
 #[test]
-fn a_cache_with_handles_gives_back_what_it_asked_of_the_heap() {
+fn cache_with_handles_frees_its_heap_memory() {
     let subsystem = Subsystem::new(config(1, 1, 16 << 20)).unwrap();
     let used = || {
         let before = HELD.get();
@@ -117,7 +117,7 @@ fn a_cache_with_handles_gives_back_what_it_asked_of_the_heap() {
 }
 
 #[test]
-fn entries_that_come_after_another_threads_go_back() {
+fn losing_registry_entries_are_freed() {
     thread_local! {
         static CACHE: Cell<Option<Rc<HandleCache<u64>>>> = const { Cell::new(None) };
         static LATE: Cell<u64> = const { Cell::new(0) };
@@ -156,7 +156,7 @@ fn entries_that_come_after_another_threads_go_back() {
 }
 
 #[test]
-fn a_table_of_handles_that_gets_no_memory_says_so_and_stays_as_it_was() {
+fn handle_table_without_memory_is_unchanged() {
     const VALUE: usize = 200 * size_of::<u64>();
     let mut table = HandleTable::<[u64; 200]>::new();
     let (none, words) = refused(|| table.alloc([0; 200]));
@@ -173,7 +173,7 @@ fn a_table_of_handles_that_gets_no_memory_says_so_and_stays_as_it_was() {
 }
 
 #[test]
-fn a_cache_with_handles_that_gets_no_memory_for_numbers_says_so_and_has_its_object_back() {
+fn handle_cache_without_number_memory_frees_its_object() {
     let subsystem = Subsystem::new(config(1, 1, 16 << 20)).unwrap();
     let builder = ObjectCache::builder("named").ctor(|| 0_u64);
     let cache: HandleCache<u64> = builder.build_handles_in(&subsystem, WrapPolicy::Retire).unwrap();
@@ -189,7 +189,7 @@ fn a_cache_with_handles_that_gets_no_memory_for_numbers_says_so_and_has_its_obje
 /// The guard requests its memory once.
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
-fn a_guard_that_gets_no_memory_takes_no_samples() {
+fn guard_without_memory_takes_no_samples() {
     let config = uslab::Config { guard_every: 1, ..config(1, 1, 16 << 20) };
     let subsystem = Subsystem::new(config).unwrap();
     let malloc = Malloc::new(&subsystem).unwrap();
@@ -207,7 +207,7 @@ fn a_guard_that_gets_no_memory_takes_no_samples() {
 }
 
 #[test]
-fn a_queue_that_gets_no_memory_says_how_much_it_asked_for() {
+fn wait_queue_without_memory_reports_the_requested_bytes() {
     let subsystem = Subsystem::new(config(1, 1, 16 << 20)).unwrap();
     let cache = KmemCache::builder("connection", 192).limit(Limit::Slabs(1)).build_in(&subsystem).unwrap();
     let held: Vec<_> = core::iter::from_fn(|| cache.alloc_block(Gfp::KERNEL).ok()).collect();
@@ -235,7 +235,7 @@ fn a_queue_that_gets_no_memory_says_how_much_it_asked_for() {
 }
 
 #[test]
-fn slabs_that_come_while_their_list_gets_its_memory_are_in_it() {
+fn listing_includes_slabs_created_while_it_allocates() {
     thread_local! {
         static CACHE: Cell<Option<Rc<KmemCache>>> = const { Cell::new(None) };
     }
@@ -257,7 +257,7 @@ fn slabs_that_come_while_their_list_gets_its_memory_are_in_it() {
 }
 
 #[test]
-fn allocations_and_frees_up_to_the_last_page_call_no_heap() {
+fn allocation_and_free_never_call_the_heap() {
     let subsystem = Subsystem::new(config(4, 2, 16 << 20)).unwrap();
     let malloc = Malloc::new(&subsystem).unwrap();
     let cache = KmemCache::builder("object", 192).limit(Limit::Slabs(40)).build_in(&subsystem).unwrap();

@@ -26,7 +26,7 @@ fn names() -> Vec<String> {
 }
 
 #[test]
-fn all_end_well_with_the_library_and_without() {
+fn all_programs_succeed_with_and_without_the_library() {
     let quick = match std::env::var("USLAB_PRELOAD").as_deref() {
         Ok("full") => &[][..],
         _ => &["--quick"],
@@ -49,7 +49,7 @@ fn all_end_well_with_the_library_and_without() {
 }
 
 #[test]
-fn a_malloc_that_hands_out_a_block_twice_is_found() {
+fn malloc_returning_a_block_twice_is_detected() {
     let dir = tempfile::tempdir().unwrap();
     let library = dir.path().join("twice.so");
     let mut cc = Command::new("cc");
@@ -73,7 +73,7 @@ fn a_malloc_that_hands_out_a_block_twice_is_found() {
 }
 
 #[test]
-fn wrong_arguments_end_with_2_and_say_what_is_accepted() {
+fn wrong_arguments_exit_with_2_and_list_accepted_values() {
     for (arguments, said) in [
         (&[][..], "there is no \"\", only alloc-test, "),
         (&["larsson"], "there is no \"larsson\", only alloc-test, "),
@@ -89,7 +89,7 @@ fn wrong_arguments_end_with_2_and_say_what_is_accepted() {
 }
 
 #[test]
-fn the_readme_lists_them_all() {
+fn readme_lists_all_programs() {
     let readme = std::fs::read_to_string(workspace().join("benches/README.md")).unwrap();
     for name in names() {
         assert!(readme.contains(&format!("| `{name}`")), "no line of the table for {name}");

@@ -325,13 +325,13 @@ impl PageAllocator {
         match per_cpu.and_then(|per_cpu| per_cpu.layer(order, mobility)) {
             Some(layer) => {
                 layer.free_in(op, &ZoneSupplier::returning(zone, &self.shared, order), PageRound(pfn));
-                planted!("page marked after it went into the magazine" => {
+                planted!("a freed page is marked after entering the magazine" => {
                     self.shared.frames.frame(pfn).set_state(State::new(Kind::PerCpu, order, mobility));
                 });
             }
             None => zone.free(op, &self.shared, order, core::iter::once(pfn)),
         }
-        planted!("owner cleared after the free" => {
+        planted!("the owner of a page is cleared after its free" => {
             // SAFETY: none; the planted bug writes to a block that is already freed.
             unsafe { self.shared.frames.frame(pfn).set_owner(core::ptr::null_mut()) };
         });

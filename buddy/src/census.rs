@@ -100,8 +100,8 @@ impl fmt::Display for Violation {
             Broken::InNoBlock => f.write_str(": in no block"),
             Broken::Overlap => f.write_str(": blocks overlap"),
             Broken::MissedMerge => f.write_str(": missed merge with the buddy"),
-            Broken::WrongType => f.write_str(": on the list of another type than its pageblock"),
-            Broken::ListDisagrees => f.write_str(": frame and free list disagree"),
+            Broken::WrongType => f.write_str(": listed under a migratetype that its pageblock does not have"),
+            Broken::ListDisagrees => f.write_str(": the frame and the free list disagree"),
             Broken::Count { counted, found } => write!(f, ": {counted} free pages counted, {found} found"),
             Broken::Discarded { counted, found } => {
                 write!(f, ": {counted} discarded pages counted, {found} found")

@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn limit_is_divided_by_size_and_kept_exactly() {
+    fn limit_is_divided_among_zones_by_size() {
         let full = config(vec![vec![(ZoneKind::Dma, 10), (N, 100)], vec![(N, 50)]]);
         for pages in 0..=160 {
             let limited = full.clone().limit(pages * PAGE_SIZE + 4095);
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_are_tried_by_distance_and_then_onwards() {
+    fn nodes_are_tried_in_order_of_distance() {
         let mut config = config(vec![vec![(N, 1)]; 4]);
         assert_eq!(config.nearest(1), [1, 2, 3, 0]);
         config.distances = vec![vec![10, 20, 30, 20]; 4];

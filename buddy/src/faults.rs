@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn each_attribute_selects_the_refused_calls() {
+    fn each_fault_attribute_selects_calls_to_refuse() {
         assert_eq!(refused("page", 0).len(), 1000);
         assert_eq!(refused("page:nth=7", 0), [7]);
         assert_eq!(refused("any:nth=7,times=3", 0), [7, 8, 9]);
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn chance_follows_the_seed_and_the_percentage() {
+    fn fault_probability_follows_seed_and_percentage() {
         let five = refused("page:probability=5", 1);
         assert!((25..100).contains(&five.len()), "{}", five.len());
         assert_eq!(five, refused("page:probability=5", 1));
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn only_armed_faults_refuse_and_tallies_count_their_points() {
+    fn only_armed_faults_refuse_calls() {
         let faults = Faults::new(0);
         assert!(!faults.fires(Call::of(COMMIT, 1)));
         faults.arm(vec![Rule { nth: 2, ..Rule::every(Some(COMMIT)) }]);

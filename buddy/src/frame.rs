@@ -234,8 +234,8 @@ impl Frame {
     /// Changes the state from `from` to `to`.
     #[inline(always)]
     pub(crate) fn claim(&self, from: State, to: State) -> Result<(), State> {
-        planted!("page marked after it went into the magazine" => return Ok(()));
-        planted!("block claimed by load and store" => {
+        planted!("a freed page is marked after entering the magazine" => return Ok(()));
+        planted!("a block is claimed without an atomic exchange" => {
             self.set_state(to);
             return Ok(());
         });
@@ -567,7 +567,7 @@ mod tests {
     }
 
     #[test]
-    fn state_returns_its_parts() {
+    fn frame_state_round_trips() {
         assert_eq!(State::INSIDE.kind(), Kind::Inside);
         for kind in [Kind::Free, Kind::PerCpu, Kind::Allocated] {
             for order in Order::ZERO.through(Order::MAX) {
@@ -586,7 +586,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_list_is_a_double_ended_queue() {
+    fn frame_list_pushes_and_pops_at_both_ends() {
         let table = table(64);
         let (mut list, mut shadow, mut seed) = (FrameList::new(), VecDeque::new(), 1_u32);
         assert!(list.is_empty());
@@ -627,7 +627,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_are_committed_with_their_os_page_only() {
+    fn committing_a_frame_commits_its_whole_os_page() {
         let faults = crate::Faults::new(1);
         let table =
             FrameTable::new(1 << 20, None, &mut crate::region::Reservation::none(Backend::Os, &faults))

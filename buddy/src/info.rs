@@ -337,7 +337,7 @@ Node 0, zone   Normal            0            4            0
     }
 
     #[test]
-    fn fragmentation_indices_distinguish_lack_from_fragmentation() {
+    fn fragmentation_index_distinguishes_low_memory_from_fragmentation() {
         // 100 single pages: fragmentation prevents order 3.
         let shattered = zone(&[(0, 100)]);
         assert_eq!(shattered.extfrag_index(order(0)), -1000);

@@ -163,14 +163,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn batches_equal_the_kernels() {
+    fn batch_sizes_equal_the_kernels() {
         // 63 on any zone of 1 GiB or more.
         assert_eq!([1 << 18, 1 << 24].map(batch), [63, 63]);
         assert_eq!([0, 3840, 8191, 8192, 20_000].map(batch), [1, 1, 1, 1, 3]);
     }
 
     #[test]
-    fn a_page_number_survives_the_magazine() {
+    fn page_number_survives_a_magazine() {
         for n in [0, 1, u32::MAX - 1] {
             let round = PageRound(Pfn::new(n));
             // SAFETY: `into_raw` made the pointer.

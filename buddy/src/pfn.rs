@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_order_for_some_bytes_is_the_smallest_that_holds_them() {
+    fn order_of_a_size_is_the_smallest_that_holds_it() {
         let order = |bytes| Order::for_bytes(bytes).map(Order::get);
         assert_eq!([0, 1, 4096, 4097, 8192, 8193].map(order), [0, 0, 0, 1, 1, 2].map(Some));
         assert_eq!((order(4 << 20), order((4 << 20) + 1), order(usize::MAX)), (Some(10), None, None));
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn buddies_are_each_others_and_share_a_parent() {
+    fn buddies_are_mutual_and_share_a_parent() {
         let order = Order(3);
         let (low, high) = (Pfn(16), Pfn(24));
         assert_eq!((low.buddy(order), high.buddy(order)), (high, low));
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_is_cut_into_the_largest_aligned_blocks() {
+    fn run_of_pages_is_split_into_largest_aligned_blocks() {
         let (mut at, end, mut cut) = (Pfn(1024), 1024 + 700, Vec::new());
         while at.get() < end {
             let order = Order::largest_at(at, end - at.get(), Order::MAX);

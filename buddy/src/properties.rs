@@ -100,7 +100,7 @@ proptest! {
 
 /// Cases that the fuzzer kept.
 #[test]
-fn the_fuzzers_corpus_agrees_with_the_shadow() {
+fn fuzzing_corpus_agrees_with_the_reference_model() {
     let files =
         std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/fuzz/corpus/pages")).unwrap();
     let replayed = files.map(|file| {

@@ -743,7 +743,7 @@ mod tests {
     }
 
     #[test]
-    fn a_region_is_aligned_and_zero_and_writable_once_committed() {
+    fn committed_region_is_aligned_zero_and_writable() {
         for backend in [Backend::Os, Backend::Heap] {
             let region = Region::reserve(8 << 20, 4 << 20, Uncommitted::NoAccess, backend, &none()).unwrap();
             assert_eq!(region.base().as_ptr() as usize % (4 << 20), 0);
@@ -779,7 +779,7 @@ mod tests {
 
     #[cfg(all(target_os = "linux", not(uslab_heap)))]
     #[test]
-    fn commits_are_counted_as_the_system_reports() {
+    fn committed_bytes_equal_what_the_system_reports() {
         let mode = std::fs::read_to_string("/proc/sys/vm/overcommit_memory").unwrap_or_default();
         assert_eq!(commits_are_counted(), mode.trim() == "2");
     }
@@ -801,7 +801,7 @@ mod tests {
     }
 
     #[test]
-    fn a_committed_region_is_zero_and_keeps_what_it_has_when_it_is_resized() {
+    fn resized_region_keeps_its_bytes_and_new_bytes_are_zero() {
         for backend in [Backend::Os, Backend::Heap] {
             let mut region = Region::committed(10_000, 1 << 21, backend, &none()).unwrap();
             assert_eq!((region.base().addr().get() % (1 << 21), region.bytes()), (0, 12_288));
@@ -824,7 +824,7 @@ mod tests {
     }
 
     #[test]
-    fn a_region_is_resized_by_as_much_memory_as_it_grows_by() {
+    fn resizing_a_region_commits_only_the_growth() {
         let faults = Faults::new(1);
         let mut region = Region::committed(64 << 10, 4096, Backend::Os, &faults).unwrap();
         faults.arm(crate::faults::Rule::parse_all("commit:space=65536", &crate::faults::POINTS).unwrap());
@@ -853,7 +853,7 @@ mod tests {
     }
 
     #[test]
-    fn divisible_region_is_split_and_joined() {
+    fn region_is_split_and_joined() {
         let mut low = Region::committed(8 << 20, 4096, Backend::Os, &none()).unwrap();
         if !low.is_divisible() {
             assert!(low.split_off(4096).is_none());
@@ -889,7 +889,7 @@ mod tests {
 
     #[cfg(all(target_os = "linux", not(uslab_heap)))]
     #[test]
-    fn tables_and_pages_are_cut_from_one_reservation_and_overlap_nowhere() {
+    fn tables_and_pages_of_one_reservation_do_not_overlap() {
         let (align, pages) = (4 << 20, 64 << 20);
         let (backend, faults) = (Backend::Os, none());
         let (mut tables, held) = Reservation::with_pages(40 << 20, pages, align, backend, &faults).unwrap();
@@ -928,7 +928,7 @@ mod tests {
 
     /// Tables that are written to get memory; pages that are never accessed may be only addresses.
     #[test]
-    fn phantom_pages_are_addresses_and_tables_are_memory() {
+    fn phantom_pages_have_addresses_but_no_memory() {
         // SAFETY: the test does not touch the region's pages; tables have memory.
         let backend = Backend::Phantom(unsafe { Phantom::new() });
         let region = Region::reserve(1 << 30, 4 << 20, Uncommitted::NoAccess, backend, &none()).unwrap();
@@ -970,7 +970,7 @@ mod tests {
 
     #[test]
     #[cfg_attr(uslab_heap, ignore = "the heap's addresses stay")]
-    fn cut_region_returns_addresses_and_cannot_commit_them() {
+    fn truncated_region_cannot_commit_its_released_addresses() {
         let region = Region::reserve(8 << 20, 4 << 20, Uncommitted::NoAccess, Backend::Os, &none()).unwrap();
         assert!(region.commit(0..4096));
         // SAFETY: nothing there is committed, and this test is the only user.
@@ -984,7 +984,7 @@ mod tests {
 
     #[test]
     #[cfg(all(target_os = "linux", not(uslab_heap)))]
-    fn region_that_is_apart_grows_and_is_zero() {
+    fn separate_region_grows_and_reads_as_zero() {
         const APART: usize = 1 << 30;
         let apart = |bytes| Region::apart(bytes, APART, Uncommitted::ReadsZero, &none()).unwrap();
         let regions = [1, 2, 3].map(|mib| apart(mib << 20));
@@ -1034,7 +1034,7 @@ mod tests {
     /// Regression: the last step was refused, because its end was cut off. (The heap has no addresses to give up.)
     #[test]
     #[cfg(all(target_os = "linux", not(uslab_heap)))]
-    fn rest_of_a_cut_region_can_be_committed() {
+    fn rest_of_a_truncated_region_can_be_committed() {
         let reserved = Reserved::new(4 << 20, Backend::Os, &none(), crate::faults::MAGAZINE).unwrap();
         let left = 5 * Reserved::STEP / 2;
         // SAFETY: the memory behind `left` is unused, and no other thread exists.

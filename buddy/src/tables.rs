@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn new_table_inherits_closed_inlined_paths() {
+    fn new_per_cpu_table_inherits_closed_inlined_paths() {
         let tables = tables();
         for closed in [None, Some(false), None, Some(true)] {
             if let Some(with_frees) = closed {
@@ -334,7 +334,7 @@ mod tests {
     /// Each commit of a part of a region adds a mapping.
     #[cfg(all(target_os = "linux", not(uslab_heap)))]
     #[test]
-    fn later_table_is_committed_whole_if_that_costs_only_addresses() {
+    fn later_table_is_committed_whole_if_it_costs_no_memory() {
         use crate::faults::COMMIT;
         let faults = Faults::new(1);
         let tables =
@@ -366,7 +366,7 @@ mod tests {
 
     #[cfg(all(target_os = "linux", not(uslab_heap)))]
     #[test]
-    fn a_table_of_many_cpus_takes_less_of_the_heap_than_of_addresses() {
+    fn table_of_many_cpus_takes_less_heap_memory_than_addresses() {
         let region = |backend| {
             let cpus = Cpus::simulated(64, 1).unwrap();
             let tables = Tables::new(cpus, &mut Reservation::none(backend, &Faults::default())).unwrap();
@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_whose_addresses_are_refused_has_smaller_regions() {
+    fn table_starts_with_smaller_regions_if_addresses_are_refused() {
         use crate::faults::{POINTS, Rule};
         for (refusals, made) in [(1, true), (100, false)] {
             let faults = Faults::new(1);
@@ -392,13 +392,13 @@ mod tests {
     /// With a limit of 1 GiB: 1/8 of what is left, or a table's minimum.
     #[cfg(all(target_os = "linux", not(uslab_heap)))]
     #[test]
-    fn a_table_takes_its_share_of_limited_addresses() {
-        crate::tests::limited("-v 1048576", "tables::tests::under_limited_address_space");
+    fn table_takes_its_share_of_limited_addresses() {
+        crate::tests::limited("-v 1048576", "tables::tests::child_with_limited_address_space");
     }
     #[cfg(all(target_os = "linux", not(uslab_heap)))]
     #[test]
-    #[ignore = "run under `ulimit -v` by a_table_takes_its_share_of_limited_addresses"]
-    fn under_limited_address_space() {
+    #[ignore = "run under `ulimit -v` by table_takes_its_share_of_limited_addresses"]
+    fn child_with_limited_address_space() {
         // Without the limit a region for 32 CPUs would be larger.
         let cpus = Cpus::simulated(32, 1).unwrap();
         let footprint = |region| Table::<StackMemory>::footprint(&cpus, region);
@@ -443,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn freed_number_is_reused_before_a_table_is_added() {
+    fn freed_class_number_is_reused_before_a_table_is_added() {
         let tables = tables();
         let mut first = until_another(&tables);
         let newest = first.pop();

@@ -53,7 +53,7 @@ fn audited(pages: &PageAllocator) -> crate::Census {
 }
 
 #[test]
-fn a_configuration_with_its_numbers_at_their_ends_is_an_error_or_works() {
+fn extreme_configurations_are_errors_or_work() {
     for (pages, end) in
         [(1, 0), (1 << 12, 0), (1 << 12, u32::MAX), (u32::MAX - 2048, 0), (u32::MAX - 2048, u32::MAX)]
     {
@@ -77,7 +77,7 @@ fn a_configuration_with_its_numbers_at_their_ends_is_an_error_or_works() {
 }
 
 #[test]
-fn a_range_of_one_page_serves_one_page_again_and_again() {
+fn one_page_range_serves_its_page_repeatedly() {
     for per_cpu_pages in [false, true] {
         let pages = made(PageConfig { per_cpu_pages, ..normal(1) });
         for _ in 0..3 {
@@ -92,7 +92,7 @@ fn a_range_of_one_page_serves_one_page_again_and_again() {
 }
 
 #[test]
-fn memory_is_committed_a_maximal_block_at_a_time_and_given_back() {
+fn memory_is_committed_and_returned_in_maximal_blocks() {
     let pages = made(normal(3 * 1024));
     assert_eq!(pages.info().committed_bytes(), 0);
     let blocks = [(); 3].map(|()| pages.alloc_block(order(9), Gfp::ZERO, None).unwrap());
@@ -109,7 +109,7 @@ fn memory_is_committed_a_maximal_block_at_a_time_and_given_back() {
 
 #[test]
 #[cfg_attr(uslab_heap, ignore = "the heap keeps it")]
-fn decommitted_memory_leaves_the_process() {
+fn decommitted_memory_is_no_longer_resident() {
     let resident = || {
         let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
         statm.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4096
@@ -126,7 +126,7 @@ fn decommitted_memory_leaves_the_process() {
 
 #[test]
 #[cfg(all(target_os = "linux", not(any(miri, uslab_heap))))]
-fn the_frames_of_discarded_pages_leave_the_process() {
+fn frames_of_discarded_pages_are_no_longer_resident() {
     const N: usize = 8 * 1024;
     let pages = made(PageConfig { keep_free: None, ..normal(N as u32) });
     let frames = pages.frames();
@@ -172,7 +172,7 @@ fn bytes<'b>(pages: &PageAllocator, block: &'b mut PageBlock<'_>) -> &'b mut [u8
 
 #[test]
 #[cfg(all(target_os = "linux", not(any(miri, uslab_heap))))]
-fn only_pages_not_known_to_be_zero_are_written() {
+fn zeroing_skips_pages_known_to_be_zero() {
     let config = PageConfig { huge_pages: HugePages::Never, keep_free: None, ..normal(1024) };
     let pages = made(config);
     let order = order(6);
@@ -203,7 +203,7 @@ fn only_pages_not_known_to_be_zero_are_written() {
 /// The system does not take the contents of locked memory.
 #[test]
 #[cfg(all(target_os = "linux", not(any(miri, uslab_heap))))]
-fn pages_kept_by_mlock_are_zeroed_by_writing() {
+fn mlocked_pages_are_zeroed_by_writing() {
     let pages = made(PageConfig { huge_pages: HugePages::Never, keep_free: None, ..normal(1024) });
     let order = order(6);
     for keep in [true, false] {
@@ -227,7 +227,7 @@ fn pages_kept_by_mlock_are_zeroed_by_writing() {
 }
 
 #[test]
-fn tail_below_a_maximal_block_is_used_and_coalesces() {
+fn zone_tail_smaller_than_a_maximal_block_is_used_and_merged() {
     let pages = made(normal(1024 + 700));
     let (blocks, limit) = all(&pages, Order::ZERO, Gfp::KERNEL);
     assert_eq!((blocks.len(), limit), (1724, Limit::Exhausted));
@@ -244,7 +244,7 @@ fn tail_below_a_maximal_block_is_used_and_coalesces() {
 }
 
 #[test]
-fn memory_that_was_never_committed_counts_as_the_blocks_that_it_would_be() {
+fn uncommitted_memory_counts_as_free_blocks() {
     let pages = made(normal(2 * 1024 + 700));
     let free = || {
         let zone = &pages.info().zones[0];
@@ -269,7 +269,7 @@ fn memory_that_was_never_committed_counts_as_the_blocks_that_it_would_be() {
 }
 
 #[test]
-fn the_smallest_block_that_fits_is_split_and_its_low_half_handed_out() {
+fn smallest_fitting_block_is_split_and_its_low_half_allocated() {
     let pages = made(normal(1024));
     let told = Arc::new(Mutex::new(vec![]));
     let noted = told.clone();
@@ -340,7 +340,7 @@ fn operations_report_their_own_splits_and_merges() {
 }
 
 #[test]
-fn block_that_will_merge_soon_is_allocated_last() {
+fn block_about_to_merge_is_allocated_last() {
     let config = PageConfig { max_order: order(4), pageblock_order: order(4), ..normal(16) };
     let pages = made(config);
     let blocks: Vec<_> = (0..16).map(|_| pages.alloc(Order::ZERO, Gfp::KERNEL, None).unwrap()).collect();
@@ -356,7 +356,7 @@ fn block_that_will_merge_soon_is_allocated_last() {
 }
 
 #[test]
-fn a_large_block_of_another_type_is_claimed_with_its_pageblock() {
+fn fallback_claims_the_pageblock_of_a_large_block() {
     let pages = made(PageConfig { pageblock_order: order(8), ..normal(1024) });
     let pages_in_use = pages.alloc_block(Order::ZERO, Gfp::MOVABLE, None).unwrap();
     assert_eq!(pages.info().zones[0].pageblocks, [0, 4, 0]);
@@ -371,7 +371,7 @@ fn a_large_block_of_another_type_is_claimed_with_its_pageblock() {
 }
 
 #[test]
-fn a_free_maximal_block_of_another_type_is_claimed_and_not_stolen_from() {
+fn fallback_claims_a_free_maximal_block_as_a_whole() {
     let config = PageConfig { pageblock_order: order(6), max_order: order(7), ..normal(256) };
     let pages = made(PageConfig { keep_free: Some(usize::MAX), ..config });
     let (mut movable, _) = all(&pages, order(7), Gfp::MOVABLE);
@@ -386,7 +386,7 @@ fn a_free_maximal_block_of_another_type_is_claimed_and_not_stolen_from() {
 
 /// They get the type of the pages that were freed last.
 #[test]
-fn pageblocks_that_merge_are_of_one_type() {
+fn merging_pageblocks_gives_them_one_migratetype() {
     let config = PageConfig { pageblock_order: order(5), max_order: order(7), ..normal(128) };
     let pages = made(PageConfig { keep_free: Some(usize::MAX), ..config });
     let block = |n, gfp| pages.alloc_block(order(n), gfp, None).unwrap();
@@ -405,7 +405,7 @@ fn pageblocks_that_merge_are_of_one_type() {
 }
 
 #[test]
-fn a_half_free_pageblock_is_claimed_and_its_free_blocks_change_lists() {
+fn claiming_a_half_free_pageblock_moves_its_free_blocks() {
     let pages = made(PageConfig { pageblock_order: order(6), max_order: order(6), ..normal(192) });
     let (mut movable, _) = all(&pages, order(2), Gfp::MOVABLE);
     movable.drain(0..9);
@@ -419,7 +419,7 @@ fn a_half_free_pageblock_is_claimed_and_its_free_blocks_change_lists() {
 }
 
 #[test]
-fn stolen_block_is_the_smallest_and_returns_to_its_type() {
+fn smallest_block_is_stolen_and_returns_to_its_migratetype() {
     let pages = made(PageConfig { pageblock_order: order(6), max_order: order(6), ..normal(192) });
     let (mut movable, _) = all(&pages, Order::ZERO, Gfp::MOVABLE);
     movable.truncate(movable.len() - 7);
@@ -480,7 +480,7 @@ fn a_pageblock_is_not_claimed_for_a_small_movable_block() {
 }
 
 #[test]
-fn a_pageblock_that_the_zone_cuts_off_is_not_claimed() {
+fn pageblock_crossing_the_zone_end_is_not_claimed() {
     // Blocks of 8 pages: 24 in whole pageblocks, 4 in the tail, all of which are freed.
     assert_eq!(fallback(32, (order(3), Gfp::MOVABLE), |n| n >= 24, &[(Gfp::KERNEL, None)]), (0, 1));
     // The last whole pageblock is claimed.
@@ -488,7 +488,7 @@ fn a_pageblock_that_the_zone_cuts_off_is_not_claimed() {
 }
 
 #[test]
-fn page_returns_to_the_magazines_of_its_type() {
+fn freed_page_returns_to_the_magazines_of_its_migratetype() {
     let pages = made(PageConfig { per_cpu_pages: true, ..normal(4096) });
     let page = |gfp| pages.alloc_block(Order::ZERO, gfp, None).unwrap().pfn();
     let (movable, pinned) = (page(Gfp::MOVABLE), page(Gfp::KERNEL));
@@ -497,7 +497,7 @@ fn page_returns_to_the_magazines_of_its_type() {
 }
 
 #[test]
-fn a_tail_is_not_committed_for_a_block_that_it_cannot_hold() {
+fn zone_tail_is_not_committed_for_a_larger_block() {
     let pages = made(normal(1024 + 700));
     let _half = pages.alloc_block(order(9), Gfp::KERNEL, None).unwrap();
     assert_eq!(pages.alloc(order(10), Gfp::KERNEL, None).unwrap_err().limit, Limit::Fragmented);
@@ -505,7 +505,7 @@ fn a_tail_is_not_committed_for_a_block_that_it_cannot_hold() {
 }
 
 #[test]
-fn a_block_that_cannot_merge_twice_is_handed_out_first() {
+fn block_that_cannot_merge_twice_is_allocated_first() {
     let pages = made(PageConfig { max_order: order(4), pageblock_order: order(4), ..normal(48) });
     let (blocks, _) = all(&pages, order(3), Gfp::KERNEL);
     let mut blocks: Vec<_> = blocks.into_iter().map(Some).collect();
@@ -525,7 +525,7 @@ fn fallbacks_are_tried_in_the_kernels_order() {
 }
 
 #[test]
-fn a_range_of_too_few_pageblocks_does_not_group_by_type() {
+fn range_with_few_pageblocks_does_not_group_by_migratetype() {
     let pages = made(normal(1535));
     assert!(!pages.info().mobility && made(normal(1536)).info().mobility);
     let block = pages.alloc_block(Order::ZERO, Gfp::MOVABLE, None).unwrap();
@@ -533,7 +533,7 @@ fn a_range_of_too_few_pageblocks_does_not_group_by_type() {
 }
 
 #[test]
-fn each_priority_stops_at_its_own_mark() {
+fn each_allocation_priority_stops_at_its_watermark() {
     let taken = |gfp| {
         let pages = made(PageConfig { min_free_kib: Some(400), ..normal(4096) });
         let min = pages.info().zones[0].watermarks.min;
@@ -552,7 +552,7 @@ fn each_priority_stops_at_its_own_mark() {
 }
 
 #[test]
-fn a_low_zone_is_kept_from_requests_that_a_higher_one_could_serve() {
+fn lower_zone_is_reserved_from_requests_for_higher_zones() {
     let zones = [(ZoneKind::Dma, 1024), (ZoneKind::Normal, 51_200)];
     let pages = made(PageConfig { backend: Backend::Heap, ..plain(&zones) });
     let (blocks, limit) = all(&pages, order(4), Gfp::KERNEL);
@@ -597,7 +597,7 @@ fn requests_go_to_the_nearest_node_that_has_pages() {
 }
 
 #[test]
-fn error_names_the_limit() {
+fn page_error_names_the_limit() {
     let pages = made(PageConfig { max_order: order(3), pageblock_order: order(3), ..normal(8) });
     let limit = |order| pages.alloc(order, Gfp::KERNEL, None).unwrap_err().limit;
     assert_eq!(limit(order(4)), Limit::Order);
@@ -608,7 +608,7 @@ fn error_names_the_limit() {
 }
 
 #[test]
-fn every_bad_free_is_named_and_changes_nothing() {
+fn invalid_page_free_is_reported_and_changes_nothing() {
     for per_cpu_pages in [false, true] {
         let pages = made(PageConfig { per_cpu_pages, ..normal(2048) });
         let pfn = pages.alloc(order(2), Gfp::KERNEL, None).unwrap();
@@ -639,7 +639,7 @@ fn every_bad_free_is_named_and_changes_nothing() {
 }
 
 #[test]
-fn every_page_of_a_compound_block_knows_its_head() {
+fn each_page_of_a_compound_block_names_its_head() {
     let pages = made(normal(2048));
     let block = pages.alloc_block(order(3), Gfp::COMP, None).unwrap();
     let head = block.pfn();
@@ -657,7 +657,7 @@ fn every_page_of_a_compound_block_knows_its_head() {
 }
 
 #[test]
-fn addresses_and_pages_are_the_same_thing() {
+fn addresses_convert_to_page_numbers_and_back() {
     let pages = made(normal(2048));
     let block = pages.alloc_block(order(10), Gfp::KERNEL, None).unwrap();
     let base = pages.address(block.pfn());
@@ -669,7 +669,7 @@ fn addresses_and_pages_are_the_same_thing() {
 }
 
 #[test]
-fn an_owner_is_cleared_by_the_free() {
+fn freeing_a_page_clears_its_owner() {
     let pages = made(normal(64));
     let block = pages.alloc_block(Order::ZERO, Gfp::KERNEL, None).unwrap();
     let frame = pages.frame(block.pfn());
@@ -681,7 +681,7 @@ fn an_owner_is_cleared_by_the_free() {
 }
 
 #[test]
-fn a_split_block_is_freed_in_parts() {
+fn split_block_is_freed_in_parts() {
     let pages = made(normal(1024));
     let mut block = pages.alloc_block(order(4), Gfp::COMP, None).unwrap();
     block.bytes_mut()[5 * 4096] = 77;
@@ -703,7 +703,7 @@ fn a_split_block_is_freed_in_parts() {
 }
 
 #[test]
-fn cpu_out_of_pages_gets_another_cpus_magazines() {
+fn cpu_without_pages_takes_magazines_of_another_cpu() {
     let cpus = Cpus::simulated(2, 1).unwrap();
     let pages = made(PageConfig { cpus, per_cpu_pages: true, ..normal(64) });
     on_cpu(0);
@@ -742,7 +742,7 @@ fn drain_flushes_all_orders_and_types_to_the_zone() {
 }
 
 #[test]
-fn each_order_and_grouped_type_has_magazines() {
+fn each_order_and_migratetype_has_separate_magazines() {
     let layers = |pages| {
         let pages = made(PageConfig { per_cpu_pages: true, ..normal(pages) });
         pages.cached_zones[0].layers().count()
@@ -751,7 +751,7 @@ fn each_order_and_grouped_type_has_magazines() {
 }
 
 #[test]
-fn a_page_in_a_magazine_costs_no_zone_lock() {
+fn page_from_a_magazine_takes_no_zone_lock() {
     let pages = made(PageConfig { per_cpu_pages: true, ..normal(1 << 18) });
     let page = || drop(pages.alloc_block(Order::ZERO, Gfp::KERNEL, None).unwrap());
     page();
@@ -809,7 +809,7 @@ fn bulk_allocates_at_most_the_available_pages() {
 }
 
 #[test]
-fn bulk_goes_down_to_the_mark_that_single_pages_go_down_to() {
+fn bulk_allocation_stops_at_the_same_watermark_as_single_pages() {
     let config = || PageConfig { min_free_kib: Some(256), watermark_scale: 100, ..normal(4096) };
     let (one, other) = (made(config()), made(config()));
     let singly = all(&one, Order::ZERO, Gfp::KERNEL).0.len();
@@ -818,7 +818,7 @@ fn bulk_goes_down_to_the_mark_that_single_pages_go_down_to() {
 }
 
 #[test]
-fn a_bulk_of_many_pages_is_observed_as_a_whole() {
+fn bulk_allocation_is_observed_as_one_operation() {
     let pages = made(normal(1 << 14));
     let seen = Arc::new(Counter::new(0));
     let noted = seen.clone();
@@ -839,7 +839,7 @@ fn a_bulk_of_many_pages_is_observed_as_a_whole() {
 }
 
 #[test]
-fn panicking_bulk_caller_leaks_no_undelivered_page() {
+fn bulk_allocation_with_panicking_caller_leaks_no_page() {
     let pages = made(normal(300));
     let mut given = 0;
     let outcome = uslab_magazine::sync::catch_panic(|| {
@@ -854,7 +854,7 @@ fn panicking_bulk_caller_leaks_no_undelivered_page() {
 
 /// Regression: the panic reached the caller of the free.
 #[test]
-fn a_handler_of_corruption_that_panics_refuses_the_free() {
+fn free_is_refused_if_the_corruption_handler_panics() {
     let config = PageConfig { corruption: |_| panic!("on purpose"), ..normal(300) };
     let pages = made(config);
     let page = pages.alloc(Order::ZERO, Gfp::KERNEL, None).unwrap();
@@ -891,7 +891,7 @@ fn audit_detects_broken_invariants() {
 }
 
 #[test]
-fn free_block_with_a_damaged_frame_is_not_decommitted() {
+fn free_block_with_damaged_frame_is_not_decommitted() {
     let pages = made(normal(2048));
     let first = pages.alloc_block(order(9), Gfp::MOVABLE, None).unwrap();
     let second = pages.alloc_block(order(9), Gfp::MOVABLE, None).unwrap().into_pfn();
@@ -908,7 +908,7 @@ fn free_block_with_a_damaged_frame_is_not_decommitted() {
 }
 
 #[test]
-fn frames_of_decommitted_memory_start_no_block() {
+fn frames_of_decommitted_memory_are_not_block_heads() {
     let pages = made(normal(2048));
     let block = pages.alloc_block(Order::MAX, Gfp::KERNEL, None).unwrap();
     let first = block.pfn();
@@ -952,7 +952,7 @@ fn decommit_of_the_tail_counts_no_other_blocks() {
 }
 
 #[test]
-fn a_charge_takes_memory_from_free_pages_and_a_refused_one_takes_nothing() {
+fn charge_takes_free_pages_and_a_refused_charge_takes_none() {
     let pages = made(PageConfig { keep_free: Some(usize::MAX), ..normal(2048) }.limit(8 << 20));
     let managed = pages.limit().unwrap() / PAGE_SIZE;
     let (blocks, _) = all(&pages, Order::ZERO, Gfp::KERNEL);
@@ -969,7 +969,7 @@ fn a_charge_takes_memory_from_free_pages_and_a_refused_one_takes_nothing() {
 }
 
 #[test]
-fn an_allocation_keeps_no_more_free_memory_than_charges_leave() {
+fn allocation_respects_memory_charged_to_the_limit() {
     let pages = made(PageConfig { keep_free: Some(usize::MAX), ..normal(2048) }.limit(8 << 20));
     let managed = pages.limit().unwrap() / PAGE_SIZE;
     let charged = managed - 200;
@@ -984,7 +984,7 @@ fn an_allocation_keeps_no_more_free_memory_than_charges_leave() {
 
 /// Regression: the lowest zone was charged first, and a part was returned to another zone.
 #[test]
-fn highest_zone_is_charged_first_and_a_refused_charge_changes_nothing() {
+fn highest_zone_is_charged_first() {
     let zones = [(ZoneKind::Dma32, 1024), (ZoneKind::Normal, 2048)];
     let pages = made(PageConfig { limited: true, ..plain(&zones) });
     let charged = || pages.info().zones.iter().map(|zone| zone.charged).collect::<Vec<_>>();
@@ -1001,7 +1001,7 @@ fn highest_zone_is_charged_first_and_a_refused_charge_changes_nothing() {
 
 /// Regression: the highest zone was charged and its free memory decommitted, before the next zone refused.
 #[test]
-fn a_charge_that_all_zones_together_refuse_takes_nothing_from_any() {
+fn charge_refused_by_all_zones_takes_nothing() {
     let zones = [(ZoneKind::Dma32, 1024), (ZoneKind::Normal, 2048)];
     let pages = made(PageConfig { limited: true, keep_free: Some(usize::MAX), ..plain(&zones) });
     drop(all(&pages, Order::ZERO, Gfp::KERNEL));
@@ -1013,7 +1013,7 @@ fn a_charge_that_all_zones_together_refuse_takes_nothing_from_any() {
 }
 
 #[test]
-fn all_pages_that_are_free_can_be_charged_and_not_one_more() {
+fn charges_are_limited_to_the_free_pages() {
     let pages = made(PageConfig { limited: true, ..normal(2048) });
     assert!(!pages.charge(2049));
     assert!(pages.charge(2048) && !pages.charge(1));
@@ -1024,7 +1024,7 @@ fn all_pages_that_are_free_can_be_charged_and_not_one_more() {
 
 /// One thread may cancel in a zone a charge that another thread made there, having charged a different zone.
 #[test]
-fn threads_that_charge_two_zones_leave_nothing_charged() {
+fn concurrent_charges_of_two_zones_are_all_returned() {
     let zones = [(ZoneKind::Dma32, 1024), (ZoneKind::Normal, 4)];
     let pages = made(PageConfig { limited: true, ..plain(&zones) });
     let (each, at_once) = (if cfg!(miri) { 10 } else { 5_000 }, std::sync::Barrier::new(4));
@@ -1105,7 +1105,7 @@ fn concurrent_mixed_operations_lose_nothing() {
 
 /// A request may arrive while the block is being decommitted.
 #[test]
-fn maximal_block_is_decommitted_or_allocated_not_both() {
+fn maximal_block_is_either_decommitted_or_allocated() {
     let (pages, at_once) = (made(normal(1024)), std::sync::Barrier::new(3));
     let each = if cfg!(miri) { 5 } else { 3_000 };
     let uses = || {
@@ -1135,13 +1135,13 @@ pub(crate) fn limited(limit: &str, test: &str) -> String {
 /// Regression: a quarter of the limit was withheld from pages, and three quarters from everything else.
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
-fn with_limited_addresses_pages_get_them_at_commit() {
-    limited("-v 1048576", "tests::under_limited_address_space");
+fn with_limited_addresses_pages_are_mapped_at_commit() {
+    limited("-v 1048576", "tests::child_with_limited_address_space");
 }
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
-#[ignore = "run under `ulimit -v` by with_limited_addresses_pages_get_them_at_commit"]
-fn under_limited_address_space() {
+#[ignore = "run under `ulimit -v` by with_limited_addresses_pages_are_mapped_at_commit"]
+fn child_with_limited_address_space() {
     use crate::region::address_limit;
     let (limit, before) = address_limit().unwrap();
     let pages = made(PageConfig::default_for(Cpus::os()));
@@ -1176,12 +1176,12 @@ fn under_limited_address_space() {
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
 fn foreign_mapping_at_needed_addresses_refuses_the_commit() {
-    limited("-v 1048576", "tests::another_mapping_at_the_needed_addresses");
+    limited("-v 1048576", "tests::child_maps_foreign_memory_at_the_needed_addresses");
 }
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
 #[ignore = "run under `ulimit -v` by foreign_mapping_at_needed_addresses_refuses_the_commit"]
-fn another_mapping_at_the_needed_addresses() {
+fn child_maps_foreign_memory_at_the_needed_addresses() {
     use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous, munmap};
     let pages = made(normal(1 << 24));
     let end = pages.address(Pfn::new(0)).addr().get() + (10 << 20);
@@ -1201,11 +1201,11 @@ fn another_mapping_at_the_needed_addresses() {
 #[test]
 #[cfg_attr(uslab_heap, ignore = "the heap refuses when memory is reserved, not later")]
 fn refused_commit_is_an_error_and_changes_nothing() {
-    limited("-d 65536", "tests::under_limited_data");
+    limited("-d 65536", "tests::child_with_limited_data_segment");
 }
 #[test]
 #[ignore = "run under `ulimit -d` by refused_commit_is_an_error_and_changes_nothing"]
-fn under_limited_data() {
+fn child_with_limited_data_segment() {
     let pages = made(normal(1 << 16));
     let (blocks, limit) = all(&pages, order(10), Gfp::KERNEL);
     assert_eq!(limit, Limit::CommitRefused);
@@ -1239,7 +1239,7 @@ fn freed_blocks_above_the_bound_are_decommitted() {
 
 /// Above the surplus, down to three quarters of it; nothing at the surplus.
 #[test]
-fn frees_return_memory_above_the_surplus_and_not_at_it() {
+fn frees_return_only_memory_above_the_surplus() {
     let pages = made(PageConfig { keep_free: Some(128 << 20), ..normal(4 * 1024) });
     let blocks = [(); 4].map(|()| pages.alloc_block(Order::MAX, Gfp::KERNEL, None).unwrap().into_pfn());
     let steps = blocks.map(|pfn| {
@@ -1253,7 +1253,7 @@ fn frees_return_memory_above_the_surplus_and_not_at_it() {
 }
 
 #[test]
-fn an_eighth_of_the_pages_in_use_stays_backed() {
+fn an_eighth_of_the_used_pages_stays_resident() {
     let pages = made(PageConfig { keep_free: Some(64 << 20), ..normal(32 * 1024) });
     let mut blocks: Vec<_> =
         (0..32).map(|_| pages.alloc_block(Order::MAX, Gfp::KERNEL, None).unwrap()).collect();
@@ -1264,7 +1264,7 @@ fn an_eighth_of_the_pages_in_use_stays_backed() {
 /// Memory that is returned and taken again several times stays backed; once it is not taken again, it is
 /// returned.
 #[test]
-fn reused_memory_stays_backed_and_unused_is_returned() {
+fn reused_memory_stays_resident_and_unused_memory_is_returned() {
     let pages = made(PageConfig { keep_free: Some(64 << 20), ..normal(128 * 1024) });
     let burst = |n| {
         let blocks: Vec<_> =
@@ -1302,7 +1302,7 @@ fn blocks_too_small_to_discard_do_not_count_towards_the_bound() {
 /// Only addresses that were never committed; committed ones stay usable.
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
-fn only_never_used_addresses_are_given_up() {
+fn only_never_used_addresses_are_released() {
     let pages = made(normal(8 * 1024));
     let blocks = [(); 3].map(|()| pages.alloc_block(Order::MAX, Gfp::KERNEL, None).unwrap());
     drop(blocks);
@@ -1400,7 +1400,7 @@ fn interval_returns_memory_that_was_free_throughout() {
 
 /// Of two free blocks of one order, the backed one is allocated first.
 #[test]
-fn backed_blocks_are_handed_out_before_discarded_ones() {
+fn resident_blocks_are_allocated_before_discarded_blocks() {
     let config = PageConfig { per_cpu_pages: false, ..PageConfig::default_for(Cpus::os()) };
     let pages = PageAllocator::new(config).unwrap();
     let mut four = [(); 4].map(|()| pages.alloc(Order::ZERO, Gfp::KERNEL, None).unwrap());
@@ -1417,7 +1417,7 @@ fn backed_blocks_are_handed_out_before_discarded_ones() {
 /// If memory should be in huge pages, no part of one is returned. While no part changes, a reap finds nothing
 /// new.
 #[test]
-fn frees_and_returned_memory_count_as_changes() {
+fn frees_and_decommits_count_as_changes() {
     let pages = made(PageConfig { keep_free: Some(usize::MAX), ..normal(2048) });
     let blocks = [(); 2].map(|()| pages.alloc_block(order(10), Gfp::KERNEL, None).unwrap());
     let page = pages.alloc_block(Order::ZERO, Gfp::KERNEL, None);
@@ -1437,7 +1437,7 @@ fn frees_and_returned_memory_count_as_changes() {
 
 #[test]
 #[cfg_attr(uslab_heap, ignore = "the heap is always accessible")]
-fn guard_decommits_the_last_page() {
+fn guard_page_is_the_last_page_of_a_block() {
     let pages = made(normal(64));
     let mut block = pages.alloc_block(order(2), Gfp::KERNEL, None).unwrap();
     block.bytes_mut().fill(7);
@@ -1448,7 +1448,7 @@ fn guard_decommits_the_last_page() {
 }
 
 #[test]
-fn huge_pages_are_not_broken() {
+fn decommit_splits_no_huge_page() {
     let huge_pages = HugePages::Advise;
     let config = PageConfig { per_cpu_pages: false, huge_pages, ..PageConfig::default_for(Cpus::os()) };
     let pages = PageAllocator::new(config).unwrap();
@@ -1461,7 +1461,7 @@ fn huge_pages_are_not_broken() {
 
 /// Pages that were discarded before are not counted, although they are next to pages discarded now.
 #[test]
-fn pages_discarded_before_are_not_counted_again() {
+fn discarded_pages_are_counted_once() {
     let pages = made(PageConfig { keep_free: Some(usize::MAX), ..normal(1024) });
     let mut four = [(); 4].map(|()| Some(pages.alloc_block(Order::ZERO, Gfp::KERNEL, None).unwrap()));
     assert_eq!(pages.decommit_free(), 1020 * PAGE_SIZE);
@@ -1490,7 +1490,7 @@ fn block_too_small_to_discard_stays_next_to_a_discarded_one() {
 }
 
 #[test]
-fn pages_are_grouped_by_type_if_each_has_a_pageblock() {
+fn pages_are_grouped_by_migratetype_if_each_has_a_pageblock() {
     let each = PageConfig::default_for(Cpus::os()).pageblock_order.pages() * MigrateType::COUNT as u32;
     for (count, expected) in [(each, MigrateType::Movable), (each - 1, MigrateType::Unmovable)] {
         let pages = made(normal(count));

@@ -132,14 +132,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_range_keeps_the_square_root_of_sixteen_times_its_size() {
+    fn minimum_watermark_is_the_square_root_of_sixteen_times_the_size() {
         assert_eq!(min_free_pages(64), 32, "never below 128 KiB");
         assert_eq!(min_free_pages((16 << 30) / 4096), 16384 / 4);
         assert_eq!(min_free_pages(u64::from(u32::MAX)), 65536, "never above 256 MiB");
     }
 
     #[test]
-    fn marks_equal_a_running_kernels() {
+    fn watermarks_equal_those_of_a_running_kernel() {
         // /proc/zoneinfo of a machine with 5.5 GiB and vm.min_free_kbytes = 67584.
         let (managed, min_free) = ([3840, 772_918, 655_360, 0], 67_584 / 4);
         let lowmem = managed.iter().map(|n| u64::from(*n)).sum();
@@ -158,7 +158,7 @@ mod tests {
 
     /// Regression: the daemon's part was missing, and the marks were 11 times lower than recorded kernels'.
     #[test]
-    fn marks_with_huge_pages_equal_recorded_kernels() {
+    fn watermarks_with_huge_pages_equal_those_of_recorded_kernels() {
         // Pages managed by zone (DMA, DMA32, Normal), and the kernel's min, low and high: /proc/zoneinfo.
         // Small kernels set their marks before they free their boot memory, and differ by a few pages.
         let recorded = [
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn tiny_zones_keep_nothing_and_movable_ones_little() {
+    fn tiny_zones_have_no_watermark_and_movable_zones_a_small_one() {
         let marks = |kind, pages| Watermarks::new(kind, pages, 1 << 20, 4096, SCALE_FACTOR);
         let of_much = |pages| Watermarks::new(ZoneKind::Normal, pages, 1 << 20, 1 << 18, SCALE_FACTOR);
         assert_eq!((of_much(TINY - 1), of_much(TINY).min), (Watermarks::default(), TINY / 4));
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_zone_keeps_nothing_and_highest_zone_has_no_reserve() {
+    fn highest_zone_has_no_lowmem_reserve() {
         let mut managed = [1 << 16; ZoneKind::COUNT];
         managed[ZoneKind::Dma as usize] = 0;
         let reserve = lowmem_reserve(managed);
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn priority_goes_below_the_minimum() {
+    fn high_priority_allocates_below_the_minimum_watermark() {
         let marks = Watermarks { min: 800, low: 1000, high: 1200 };
         let floor = |mark, gfp| marks.floor(mark, gfp, 7);
         assert_eq!(floor(Mark::Low, Gfp::ATOMIC), Some(1007));
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_page_above_the_floor_may_be_taken() {
+    fn last_page_above_the_watermark_can_be_allocated() {
         let order = |n| Order::new(n).unwrap();
         assert!(allows(11, order(0), Some(10)) && !allows(10, order(0), Some(10)));
         assert!(allows(18, order(3), Some(10)) && !allows(17, order(3), Some(10)));

@@ -528,7 +528,7 @@ impl Zone {
         let mut inner = self.inner.lock();
         let (calls, splits, discarded) = (inner.events.system_calls(), inner.events.splits, inner.discarded);
         let uncommitted = inner.uncommitted;
-        planted!("splits are counted in one lock hold and used in the next" => {
+        planted!("the split count is read in an earlier lock hold" => {
             drop(inner);
             inner = self.inner.lock();
         });
@@ -542,7 +542,7 @@ impl Zone {
             }
             match self.take(shared, &mut inner, order, mobility) {
                 Ok(pfn) => {
-                    planted!("frame marked after the lock" => {
+                    planted!("a frame is marked after unlocking" => {
                         drop(inner);
                         inner = self.inner.lock();
                     });
@@ -553,7 +553,7 @@ impl Zone {
                     inner.events.pages_taken += u64::from(order.pages());
                     filled += 1;
                     last = pfn.get();
-                    tell!(inner => "takes {} pages from page {pfn}", order.pages());
+                    tell!(inner => "allocates {} pages from page {pfn}", order.pages());
                     put(pfn);
                 }
                 Err(met) => {
@@ -736,7 +736,7 @@ impl Zone {
         order: Order,
         blocks: impl Iterator<Item = Pfn>,
     ) {
-        planted!("buddy checked in one lock hold and merged in the next" => {
+        planted!("a buddy is merged without checking it again" => {
             return blocks.for_each(|pfn| self.merge_across_locks(shared, pfn, order));
         });
         tell!(op: Step::ZoneGiven { order: order.get() });
@@ -746,7 +746,7 @@ impl Zone {
             inner.events.pages_freed += u64::from(order.pages());
             self.merge(shared, &mut inner, pfn, order);
             (given, last) = (given + 1, pfn.get());
-            tell!(inner => "gives {} pages from page {pfn} back", order.pages());
+            tell!(inner => "frees {} pages from page {pfn}", order.pages());
         }
         let merges = (inner.events.merges - merges) as u16;
         op.note(Step::BlocksGiven { blocks: given, order: order.get(), page: last, merges });
@@ -777,7 +777,7 @@ impl Zone {
             let buddy = pfn.buddy(order);
             let state = frames.frame(buddy).state();
             let joins = state.is_free(order);
-            planted!("merge without looking at the buddy" => let joins = true);
+            planted!("a merge does not check the buddy" => let joins = true);
             planted!("no merge" => let joins = false);
             if !joins {
                 break;
@@ -910,7 +910,7 @@ impl Zone {
             }
             bytes += pages as usize * PAGE_SIZE;
             // The lock is held until the memory is returned, so that no thread takes the pages.
-            planted!("free pages are discarded after their lock" => {
+            planted!("free pages are discarded after unlocking" => {
                 drop(inner);
                 // SAFETY: none; the planted bug lets other threads take the pages.
                 unsafe { shared.discard(run.clone()) };
@@ -999,7 +999,7 @@ impl Zone {
         let mut inner = self.inner.lock_nested();
         let room = inner.free().saturating_sub(self.marks.min);
         let left = others(room)?;
-        planted!("a charge is judged in one lock hold and made in the next" => {
+        planted!("a charge is made without checking the limit again" => {
             drop(inner);
             inner = self.inner.lock_nested();
         });

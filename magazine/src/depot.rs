@@ -240,7 +240,7 @@ impl Depot {
         let mut full = self.lock(op);
         let Some(magazine) = full.magazines.magazines().next() else { return false };
         into.copy_from(magazine);
-        planted!("a magazine is taken from the depot and left there" => return true);
+        planted!("a magazine is taken twice from the depot" => return true);
         if let Some(block) = full.magazines.pop() {
             full.spare.push(block);
             full.len -= 1;
@@ -252,14 +252,14 @@ impl Depot {
                 self.spare.set(1);
             }
         }
-        planted!("a take is remembered in another lock hold" => {
+        planted!("a depot take is recorded after unlocking" => {
             drop(full);
             full = self.full.lock();
         });
         full.min = full.min.min(full.len);
-        planted!("the length of a depot forgets what left it" => return true);
+        planted!("the depot length is not decreased by a take" => return true);
         self.publish(full.len);
-        planted!("depot length from before the lock" => self.publish(before - 1));
+        planted!("the depot length is read before locking" => self.publish(before - 1));
         tell!(op: self => Step::DepotTaken);
         self.exchanged();
         true
@@ -279,11 +279,11 @@ impl Depot {
             return false;
         }
         let mut full = self.lock(op);
-        planted!("a depot that is closed takes magazines" => full.open = true);
+        planted!("a closed depot accepts magazines" => full.open = true);
         if full.len >= self.limit || !full.open {
             return false;
         }
-        planted!("a depot has room in one lock hold and gets a magazine in the next" => {
+        planted!("a magazine is put without checking the room again" => {
             drop(full);
             full = self.full.lock();
         });
@@ -315,7 +315,7 @@ impl Depot {
     pub(crate) fn surplus(&self, op: &Operation) -> u32 {
         let mut full = self.lock(op);
         let n = full.min;
-        planted!("reap ignores the working set" => let n = full.len);
+        planted!("a reap ignores the working set" => let n = full.len);
         full.min = full.len - n;
         n
     }
@@ -355,7 +355,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn visits_move_one_magazine_or_do_not_count() {
+    fn depot_visit_that_moves_no_magazine_is_not_counted() {
         let (depot, budget) = (Depot::new(1, 0), &DepotBudget::new(0));
         let (op, mut magazine) = (&Operation::new(), Magazine::new());
         let put = |magazine: &Magazine| depot.put(op, budget, magazine, || Some(Block::on_heap()));
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn empty_block_is_reused_or_returned_once() {
+    fn empty_magazine_block_is_reused_or_returned_once() {
         let (depot, budget) = (Depot::new(2, 0), &DepotBudget::new(0));
         let (op, mut magazine) = (&Operation::new(), Magazine::new());
         assert!(depot.put(op, budget, &magazine, || Some(Block::on_heap())) && depot.spare().is_none());
@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn closed_depot_rejects_puts_and_serves_takes() {
+    fn closed_depot_accepts_no_magazine_but_still_serves() {
         let (depot, budget) = (Depot::new(2, 0), &DepotBudget::new(0));
         let (op, mut magazine) = (&Operation::new(), Magazine::new());
         let put = |magazine: &Magazine| depot.put(op, budget, magazine, || Some(Block::on_heap()));
@@ -433,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn depots_share_a_budget_beyond_their_first_magazines() {
+    fn depots_share_one_budget_beyond_two_magazines_each() {
         let (op, budget, magazine) = (&Operation::new(), &DepotBudget::new(300), Magazine::new());
         let [a, b] = [(); 2].map(|()| Depot::new(10, 100));
         let put = |depot: &Depot| depot.put(op, budget, &magazine, || Some(Block::on_heap()));

@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn fronts_side_by_side_serve_each_its_own_class() {
+    fn each_fast_path_serves_its_own_class() {
         on_cpu(0);
         for cpus in [Cpus::simulated(1, 1).unwrap(), Cpus::os(), Cpus::os().claimed()] {
             let (table, supplier) = (table(cpus), TestSupplier::new(0, 1));
@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn a_front_says_for_debuggers_where_it_has_the_place_of_its_stack() {
+    fn debugger_finds_the_stack_offset_in_a_fast_path() {
         let table = table(Cpus::os());
         for layer in layers(&table) {
             let front = layer.fast_path(Words::Inlined);
@@ -414,7 +414,7 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn a_front_knows_the_cpu_where_sections_serve() {
+    fn fast_path_reports_the_cpu_if_restartable_sequences_work() {
         use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
         let table = table(Cpus::os());
         let (this, front) = (nix::unistd::Pid::from_raw(0), layers(&table)[0].fast_path(Words::Inlined));
@@ -431,7 +431,7 @@ mod tests {
     /// Pins this thread during the test.
     #[cfg(target_os = "linux")]
     #[test]
-    fn static_paths_are_of_one_table_at_a_time_and_miss_where_its_words_lead_nowhere() {
+    fn static_paths_serve_one_table_and_miss_before_it_opens() {
         use crate::StaticWords;
         use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
         static WORDS: StaticWords = StaticWords::new();
@@ -483,7 +483,7 @@ mod tests {
     }
 
     #[test]
-    fn fronts_that_are_not_of_one_table_all_miss() {
+    fn fast_paths_of_different_tables_all_miss() {
         on_cpu(0);
         for cpus in [Cpus::simulated(1, 1).unwrap(), Cpus::os()] {
             let (one, other, supplier) = (table(cpus), table(cpus), TestSupplier::new(0, 1));

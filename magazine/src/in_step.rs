@@ -421,7 +421,7 @@ const SCRIPTS: u64 = if cfg!(miri) { 1 } else { 20 };
 const STEPS: usize = if cfg!(miri) { 20 } else { 300 };
 
 #[test]
-fn model_and_code_agree() {
+fn layer_agrees_with_its_model() {
     let mut ran = 0;
     for sizes in SIZES {
         // Miri reports the threads that a child does not have as leaks.
@@ -441,7 +441,7 @@ fn model_and_code_agree() {
 /// The scripts reach the places where a wrong model differs.
 #[test]
 #[cfg_attr(miri, ignore = "some bugs need long scripts")]
-fn wrong_model_differs_from_the_code() {
+fn wrong_model_is_found_to_differ() {
     let bugs = [
         Bug::WidensBeyondLimit,
         Bug::FirstDrainOpens,

@@ -329,7 +329,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
 
     fn push_batch(&self, node: &NodeClass<R, M>, rounds: &[NonNull<u8>]) -> bool {
         let class = node.class();
-        planted!("a stack is widened outside of its section" => {
+        planted!("a stack grows outside its restartable section" => {
             let region = self.table.region(self.cpus().current()).filter(|region| region.committed() > 0);
             region.into_iter().for_each(|region| region.set_cap(class, self.config.reach().into()));
         });
@@ -379,7 +379,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
             return self.nodes.first();
         }
         let node = supplier.node_of(round);
-        planted!("a round goes to the node of the CPU that frees it" => let node = self.this_node());
+        planted!("a freed round goes to the freeing CPU's node" => let node = self.this_node());
         if node != self.this_node() {
             self.counts.other_node_frees.add(1);
         }
@@ -442,7 +442,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
             && self.table.limit(node.class()).load(crate::sync::Ordering::Relaxed) > 0;
         if !(open && node.depot.take(op, &self.table.depots, &mut magazine)) {
             let ask = if open { self.tuning.next_fill(&self.config) } else { 1 };
-            planted!("the supplier fills under the lock of drains" => {
+            planted!("the supplier is called with the drain lock held" => {
                 core::mem::forget(self.table.lock_drains());
             });
             assert_unlocked();
@@ -462,7 +462,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
         self.counts.around_allocs.add(1);
         let mut busy = !open;
         let pushed = magazine.is_empty() || self.push_all(op, node, magazine.rounds());
-        planted!("a batch is taken for pushed" => let pushed = true);
+        planted!("a partly pushed batch counts as pushed" => let pushed = true);
         if !pushed {
             busy = true;
             self.put_away(op, supplier, node, &mut magazine);
@@ -470,7 +470,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
         if busy {
             self.counts.busy.add(1);
         }
-        planted!("an operation is of two classes" => self.counts.paths.count(op));
+        planted!("an operation uses two classes" => self.counts.paths.count(op));
         self.counts.paths.count(op);
         // SAFETY: rounds get into magazines through `R::into_raw` only.
         Some(unsafe { R::from_raw(mine) })
@@ -521,7 +521,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
         } else {
             let mut magazine = Magazine::new();
             let popped = self.pop_batch(node, self.config.capacity, &mut magazine);
-            planted!("a magazine that left a stack is forgotten" => magazine = Magazine::new());
+            planted!("a magazine popped from a stack is lost" => magazine = Magazine::new());
             if popped {
                 self.put_away(op, supplier, node, &mut magazine);
                 inject_yield();
@@ -570,12 +570,12 @@ impl<R: Round, M: Memory> Layer<R, M> {
         magazine: &mut Magazine,
     ) {
         let full = magazine.len() == usize::from(self.config.capacity);
-        planted!("a magazine that is not full goes to the depot" => let full = true);
+        planted!("a partial magazine enters the depot" => let full = true);
         let kept = full && {
             inject_yield();
             node.depot.put(op, &self.table.depots, magazine, || self.table.block(op))
         };
-        planted!("a magazine in the depot and with the supplier" => let kept = false);
+        planted!("a magazine is put in the depot and also flushed" => let kept = false);
         if !kept {
             self.flush(op, supplier, magazine);
         }
@@ -587,7 +587,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
         self.counts.flushes.add(1);
         // SAFETY: rounds get into magazines through `R::into_raw` only.
         let rounds = core::iter::from_fn(|| magazine.pop().map(|raw| unsafe { R::from_raw(raw) })).fuse();
-        planted!("a flush that does not flush" => return rounds.for_each(drop));
+        planted!("a flush returns no rounds to the supplier" => return rounds.for_each(drop));
         supplier.flush(op, rounds);
         debug_assert!(magazine.is_empty(), "a supplier takes all rounds");
     }
@@ -637,7 +637,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
     #[doc(hidden)]
     pub fn flush_all_in(&self, op: &Operation, supplier: &impl Supplier<R>) {
         self.drain_in(op, supplier, 0..self.cpus().count(), Which::All);
-        planted!("a flush leaves what lies in the depots" => return);
+        planted!("a flush skips the depots" => return);
         self.empty_depots(op, supplier);
     }
     fn empty_depots(&self, op: &Operation, supplier: &impl Supplier<R>) {
@@ -717,7 +717,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
         for node in &self.nodes {
             self.table.set_limit(node.class(), || 0);
             node.depot.set_open(false);
-            planted!("a number is given back while objects are out" => self.table.retire(node.class()));
+            planted!("a class number is freed while its objects are in use" => self.table.retire(node.class()));
         }
     }
     /// Undoes [`close`](Self::close).
@@ -804,7 +804,7 @@ impl<R: Round, M: Memory> Drop for Layer<R, M> {
 /// layers.
 impl<R: Round, M: Memory> Fork for Layer<R, M> {
     unsafe fn locks(&self, rank: Rank, visit: &mut dyn FnMut(&dyn ForkLock)) {
-        planted!("a fork does not wait for depots" => return);
+        planted!("a fork does not lock the depots" => return);
         if rank == Rank::Depot {
             self.nodes.iter().for_each(|node| visit(&node.depot.full));
         }

@@ -55,7 +55,7 @@ mod tests {
 
     /// ARCHITECTURE.md has the only description of the order: its table has each rank in its place.
     #[test]
-    fn the_published_lock_order_is_the_asserted_one() {
+    fn documented_lock_order_equals_the_asserted_order() {
         let text = include_str!("../../ARCHITECTURE.md");
         let section = text.split("\n## ").find(|section| section.starts_with("Locks")).unwrap();
         let rows = section.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());
@@ -66,7 +66,7 @@ mod tests {
     /// `Mutex::new` makes a lock without a rank: for users, tests and models.
     #[test]
     #[cfg_attr(miri, ignore = "reads all sources: minutes, of nothing that is unsafe")]
-    fn no_lock_of_the_crates_is_without_a_rank() {
+    fn each_lock_has_a_rank() {
         let mut folders: Vec<_> =
             ["magazine", "buddy", "slab"].map(|krate| format!("../{krate}/src").into()).into();
         let (mut found, mut files): (Vec<String>, _) = (vec![], 0);

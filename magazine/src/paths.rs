@@ -172,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn operation_counts_at_its_highest_level_only() {
+    fn operation_is_counted_once_at_its_highest_level() {
         let counts = PathCounts::default();
         for (did, is) in [
             (&[][..], Path::Cpu),

@@ -118,7 +118,7 @@ fn cases() -> u32 {
 
 /// Cases that the fuzzer kept.
 #[test]
-fn the_fuzzers_corpus_agrees_with_the_shadow() {
+fn fuzzing_corpus_agrees_with_the_reference_model() {
     let files =
         std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/fuzz/corpus/layer")).unwrap();
     let replayed = files.map(|file| {
@@ -131,7 +131,7 @@ fn the_fuzzers_corpus_agrees_with_the_shadow() {
 
 /// I4: an empty depot is detected without a visit.
 #[test]
-fn an_empty_depot_costs_no_visit() {
+fn miss_does_not_visit_an_empty_depot() {
     let layer = layer(Cpus::simulated(1, 1).unwrap(), 4, 0, 10);
     on_cpu(0);
     let supplier = TestSupplier::new(100, 1);
@@ -141,7 +141,7 @@ fn an_empty_depot_costs_no_visit() {
 }
 
 #[test]
-fn n_workers_touch_n_regions() {
+fn each_pinned_worker_touches_only_its_region() {
     let layer = layer(Cpus::simulated(8, 1).unwrap(), 4, 0, 10);
     let supplier = TestSupplier::new(100, 1);
     for cpu in 0..8 {
@@ -204,7 +204,7 @@ fn reap_drains_idle_cpus_only() {
 }
 
 #[test]
-fn a_layer_keeps_no_more_than_it_has_served() {
+fn layer_keeps_no_more_rounds_than_it_has_served() {
     let cpus = Cpus::simulated(1, 1).unwrap();
     on_cpu(0);
     let config = Config { first_fill: 1, ..Config::new(60, 4, 4) };
@@ -221,7 +221,7 @@ fn a_layer_keeps_no_more_than_it_has_served() {
 
 /// Each shortage of memory halves a stack's limit, down to two magazines; intervals without one restore it.
 #[test]
-fn stacks_shrink_when_memory_is_short_and_recover_when_it_is_not() {
+fn stack_limits_shrink_under_memory_pressure_and_recover() {
     let cpus = Cpus::simulated(1, 1).unwrap();
     on_cpu(0);
     let (layer, supplier) = (layer(cpus, 2, 6, 100), TestSupplier::new(100, 1));
@@ -260,7 +260,7 @@ fn stack_above_its_limit_still_serves() {
 /// With real threads: four on two simulated CPUs, and two that drain; nothing is lost, and the counts are
 /// exact.
 #[test]
-fn threads_lose_nothing() {
+fn concurrent_threads_lose_no_round() {
     use crate::sync::Mutex;
     struct Locked(Mutex<Vec<usize>>);
     impl Supplier<TestRound> for Locked {
@@ -319,7 +319,7 @@ fn threads_lose_nothing() {
 
 /// A stack has only rounds of its node, whatever CPU a thread migrates to between any two steps.
 #[test]
-fn a_thread_moved_between_nodes_mixes_no_rounds() {
+fn thread_moved_between_nodes_mixes_no_rounds() {
     for at in 1..10 {
         let layer = layer(Cpus::simulated(2, 2).unwrap(), 2, 1, 4);
         let supplier = TestSupplier::new(40, 2);
@@ -353,7 +353,7 @@ fn batch(layer: &Layer<TestRound>, supplier: &TestSupplier, n: usize) {
 
 /// Rounds that fit the stack never leave the CPU again; beyond that, one magazine moves at a time.
 #[test]
-fn a_batch_that_fits_the_stack_stays_on_its_cpu() {
+fn batch_that_fits_the_stack_stays_on_its_cpu() {
     let layer = layer(Cpus::simulated(1, 1).unwrap(), 2, 4, 100);
     on_cpu(0);
     let supplier = TestSupplier::new(60, 1);
@@ -375,7 +375,7 @@ fn a_batch_that_fits_the_stack_stays_on_its_cpu() {
 
 /// Rounds of another node are kept on a separate stack of that node, and return home in magazines.
 #[test]
-fn rounds_of_another_node_go_home_in_magazines() {
+fn remote_rounds_return_to_their_node_in_magazines() {
     let layer = layer(Cpus::simulated(2, 2).unwrap(), 4, 0, 4);
     let supplier = TestSupplier::new(0, 2);
     on_cpu(0);
@@ -390,7 +390,7 @@ fn rounds_of_another_node_go_home_in_magazines() {
 
 /// With one class for all CPUs, nodes are not looked up.
 #[test]
-fn a_layer_on_one_node_serves_the_cpus_of_all() {
+fn layer_on_one_node_serves_cpus_of_all_nodes() {
     let table = shadow::table(Cpus::simulated(2, 2).unwrap());
     let layer: Layer<TestRound> = Layer::on_one_node(&table, Config::new(2, 0, 4)).unwrap();
     let supplier = TestSupplier::new(0, 2);
@@ -409,7 +409,7 @@ fn a_layer_on_one_node_serves_the_cpus_of_all() {
 
 /// Each place is counted separately.
 #[test]
-fn statistics_report_where_rounds_are() {
+fn statistics_count_rounds_by_place() {
     let layer = layer(Cpus::simulated(1, 1).unwrap(), 2, 1, 100);
     on_cpu(0);
     let supplier = TestSupplier::new(40, 1);
@@ -433,7 +433,7 @@ fn drain_flushes_only_stacks_with_rounds() {
 
 /// Counts a visit that waits for another one.
 #[test]
-fn who_waits_for_the_depot_is_counted() {
+fn waits_for_the_depot_lock_are_counted() {
     let layer = layer(Cpus::simulated(1, 1).unwrap(), 1, 0, 4);
     let supplier = crate::sync::Mutex::new(TestSupplier::new(0, 1));
     let depot = &layer.nodes[0].depot;
@@ -452,7 +452,7 @@ fn who_waits_for_the_depot_is_counted() {
 }
 
 #[test]
-fn a_config_counts_cpus_and_depots() {
+fn layer_has_the_configured_cpus_and_depots() {
     let cpus = Cpus::simulated(4, 2).unwrap();
     let config = Config::new(5, 2, 7);
     // Two magazines and the stock.
@@ -464,7 +464,7 @@ fn a_config_counts_cpus_and_depots() {
 /// Regression: the pop that follows an exchange with the depot counted as a hit: 99.9 % hits although every other
 /// operation visited the depot.
 #[test]
-fn a_retry_behind_a_depot_visit_is_no_hit() {
+fn retry_after_a_depot_visit_is_not_counted_as_hit() {
     let layer = layer(Cpus::simulated(1, 1).unwrap(), 2, 0, 1);
     on_cpu(0);
     let supplier = TestSupplier::new(0, 1);
@@ -497,7 +497,7 @@ fn a_retry_behind_a_depot_visit_is_no_hit() {
 
 /// Regression: reports divided the rounds served by magazines by fewer than all operations, and showed more than 100 %.
 #[test]
-fn shares_never_exceed_the_operations() {
+fn hit_shares_never_exceed_the_operations() {
     let layer = layer(Cpus::simulated(2, 1).unwrap(), 3, 1, 2);
     let supplier = TestSupplier::new(60, 1);
     for round in 1..40 {

@@ -339,18 +339,18 @@ impl<M: Memory> Table<M> {
     /// A drain's first step: points all words of `cpu` to the empty region.
     fn take_away(&self, cpu: u32) {
         for words in Words::ALL {
-            planted!("a drain forgets the words of inlined frees" => if words == Words::InlinedFrees {
+            planted!("a drain skips the words of inlined frees" => if words == Words::InlinedFrees {
                 continue;
             });
             self.lead_away(words, cpu);
         }
-        tell!(self => "takes the region of CPU {cpu} away");
+        tell!(self => "detaches the region of CPU {cpu}");
     }
     /// A drain's last step: points the words that are not closed to the region again.
     fn put_back(&self, cpu: u32) {
         let open = Words::ALL.into_iter().filter(|words| self.closed[*words as usize].get() == 0);
         open.for_each(|words| self.lead_back(words, cpu));
-        tell!(self => "puts the region of CPU {cpu} back");
+        tell!(self => "restores the region of CPU {cpu}");
     }
 
     // ---- classes ----
@@ -361,7 +361,7 @@ impl<M: Memory> Table<M> {
         let order = (bytes / LINE).ilog2() as u8;
         let mut making = self.making.lock();
         let kept = making.free[usize::from(order)];
-        planted!("a number is looked at and then taken" => {
+        planted!("a class number is allocated without an atomic exchange" => {
             drop(making);
             making = self.making.lock();
         });
@@ -444,7 +444,7 @@ impl<M: Memory> Table<M> {
     pub(crate) fn change_limit(&self, class: Class, limit: impl FnOnce() -> u16) {
         let _one_at_a_time = self.drains.lock();
         let closed = self.is_closed(class);
-        planted!("a class that is closed for good is opened by its limit" => let closed = false);
+        planted!("raising the limit reopens a retired class" => let closed = false);
         if !closed {
             // SAFETY: the lock of drains is held.
             unsafe { self.set_limit_locked(class, limit()) };
@@ -492,13 +492,13 @@ impl<M: Memory> Table<M> {
     pub(crate) fn retire(&self, class: Class) {
         self.numbers[class.index as usize].swept.set(0);
         let all = 0..self.cpus.count();
-        planted!("a number is given back when one CPU is drained" => let all = 0..1);
+        planted!("a class number is freed after draining one CPU" => let all = 0..1);
         {
             let _one_at_a_time = self.lock_drains();
             // SAFETY: the lock of drains is held. Rounds that a sweep has taken are forgotten, too.
             unsafe {
                 self.set_limit_locked(class, 0);
-                planted!("a number that is given back stays open" => self.set_limit_locked(class, 1));
+                planted!("a freed class number is not closed" => self.set_limit_locked(class, 1));
                 if self.claim(class) > 0 {
                     self.reopen(class);
                 }
@@ -541,14 +541,14 @@ impl<M: Memory> Table<M> {
         // Another thread may hold it for long: a fence.
         let one_at_a_time = self.drains.try_lock();
         let beside_a_drain = one_at_a_time.is_none();
-        planted!("a stack is opened beside a drain" => let beside_a_drain = false);
+        planted!("a stack is opened during a drain" => let beside_a_drain = false);
         if beside_a_drain {
             return false;
         }
         let number = &self.numbers[class.index as usize];
         // Relaxed: the lock of drains is held.
         let limit = number.limit.load(Relaxed);
-        planted!("a drained stack is opened at once" => let limit = number.open.get() as u32);
+        planted!("a drained stack is opened before its rounds are flushed" => let limit = number.open.get() as u32);
         // The committed part may suffice for some places.
         let more = self.commit_places(op, cpu, class, places);
         if limit == 0 || region.committed() < class.end(0) || region.is_open(class) {
@@ -596,7 +596,7 @@ impl<M: Memory> Fork for Table<M> {
     }
     unsafe fn forget_other_threads(&self) {
         for region in self.used(0..self.cpus.count()) {
-            planted!("claims outlive their threads" => continue);
+            planted!("claims of other threads survive a fork" => continue);
             // Relaxed: the child has one thread.
             region.claim().store(0, Relaxed);
         }
@@ -610,10 +610,10 @@ impl<M: Memory> Fork for Table<M> {
             let drains = number.drains.with_mut(|p| unsafe { p.replace(own.clone().count() as u32) });
             // SAFETY: the child has one thread.
             number.waiting.with_mut(|p| unsafe { *p = 0 });
-            planted!("drains outlive their threads" => continue);
+            planted!("drains of other threads survive a fork" => continue);
             if drains > 0 {
                 for region in self.used(0..self.cpus.count()) {
-                    planted!("a child loses what drains had taken" => region.forget_taken(class));
+                    planted!("a forked child loses drained rounds" => region.forget_taken(class));
                     if own.clone().all(|number| region.taken_by(class, number) == 0) {
                         region.untake(class);
                     }

@@ -100,17 +100,17 @@ steps! {
     /// Flushed a magazine with this number of rounds.
     Flushed { rounds: u16 } => Cpu, "flushes a magazine of {rounds} rounds";
     /// Flushed this number of rounds, which a drain took from a CPU's stack.
-    Drained { rounds: u32 } => Cpu, "gives away {rounds} rounds that a drain took";
+    Drained { rounds: u32 } => Cpu, "flushes {rounds} drained rounds";
     /// Bypassed the stacks with one round.
-    Bypassed => Cpu, "goes past the stacks";
+    Bypassed => Cpu, "bypasses the stacks";
     /// Set the limit of stacks to this number of rounds.
-    Resized { places: u16 } => Cpu, "lets stacks hold {places} rounds";
+    Resized { places: u16 } => Cpu, "sets the stack limit to {places} rounds";
     /// Locked a node's lists of slabs.
-    NodeVisited => Slab, "visits the slabs of its node";
+    NodeVisited => Slab, "locks the slab lists of its node";
     /// Took this number of free objects of a slab.
-    ObjectsTaken { slab: u32, objects: u16 } => Slab, "takes {objects} objects of slab {slab}";
+    ObjectsTaken { slab: u32, objects: u16 } => Slab, "allocates {objects} objects from slab {slab}";
     /// Returned this number of objects to their slab.
-    ObjectsGiven { slab: u32, objects: u16 } => Slab, "gives {objects} objects of slab {slab} back";
+    ObjectsGiven { slab: u32, objects: u16 } => Slab, "frees {objects} objects to slab {slab}";
     /// Added a new slab to its node's lists.
     SlabAdded { slab: u32 } => Slab, "adds slab {slab}";
     /// Released a slab and its pages.
@@ -120,9 +120,9 @@ steps! {
     /// Returned a slab or a large block to the page allocator.
     PagesReturned => Pages, "gives pages back";
     /// Locked a zone, to take this number of blocks.
-    ZoneAsked { blocks: u32 } => Pages, "asks the zone for {blocks} blocks";
+    ZoneAsked { blocks: u32 } => Pages, "requests {blocks} blocks from the zone";
     /// Locked a zone, to return blocks of this order.
-    ZoneGiven { order: u8 } => Pages, "gives blocks of order {order} to the zone";
+    ZoneGiven { order: u8 } => Pages, "frees blocks of order {order} to the zone";
     /// Took blocks out of the zone, the last one at `page`, with `splits` splits of larger blocks.
     BlocksTaken { blocks: u16, order: u8, page: u32, splits: u16 } => Pages,
         "takes {blocks} blocks of order {order}, with {splits} splits";
@@ -130,11 +130,11 @@ steps! {
     BlocksGiven { blocks: u16, order: u8, page: u32, merges: u16 } => Pages,
         "gives {blocks} blocks of order {order} back, with {merges} merges";
     /// Requested memory from the system, which supplied this number of pages.
-    Committed { pages: u32 } => Commit, "asked the system for memory, and has {pages} pages of it";
+    Committed { pages: u32 } => Commit, "committed {pages} pages of memory";
     /// Returned this number of pages to the system.
-    Decommitted { pages: u32 } => Commit, "gave {pages} pages back to the system";
+    Decommitted { pages: u32 } => Commit, "decommitted {pages} pages";
     /// Committed this number of bytes for tables that describe pages.
-    TablesCommitted { bytes: u32 } => Commit, "commits {bytes} bytes beside pages";
+    TablesCommitted { bytes: u32 } => Commit, "commits {bytes} bytes of metadata";
 }
 
 /// An operation, as an observer sees it at the operation's end.
@@ -432,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn operation_is_shown_once_at_its_end_with_all_steps() {
+    fn operation_is_reported_once_with_all_its_steps() {
         let t = tracepoints();
         on_cpu(3);
         operate(&t, &[Step::Missed]);
@@ -454,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn long_operation_is_shown_in_parts_and_excess_steps_are_counted() {
+    fn long_operation_is_reported_in_parts() {
         let t = tracepoints();
         let (_observer, read) = written(&t);
         {
@@ -480,7 +480,7 @@ mod tests {
     /// Each operation of the handler is shown or suppressed, and none waits, wherever the signal arrives.
     #[cfg(all(target_os = "linux", not(miri)))]
     #[test]
-    fn operations_of_a_signal_handler_are_shown_or_suppressed() {
+    fn operations_of_a_signal_handler_are_reported_or_suppressed() {
         use crate::sync::AtomicPtr;
         use nix::libc;
         use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
@@ -527,7 +527,7 @@ mod tests {
 
     /// The layer's own steps, and only as many as occurred.
     #[test]
-    fn a_layer_shows_misses_and_no_hit() {
+    fn tracepoints_report_misses_and_no_hit() {
         on_cpu(0);
         let (table, supplier) = (table(Cpus::simulated(2, 1).unwrap()), TestSupplier::new(20, 1));
         let mut layer: Layer<TestRound> = Layer::new(&table, Config::new(2, 0, 1)).unwrap();
@@ -581,7 +581,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_have_a_readable_text() {
+    fn each_step_has_a_text() {
         let text = |step: Step| step.to_string();
         assert_eq!(text(Step::DepotContended), "waits for the depot");
         assert_eq!(

@@ -77,7 +77,7 @@ mod tests {
     const CONFIG: Config = Config { capacity: 6, first_fill: 1, stock: 4, depot_limit: 0, round_bytes: 0 };
 
     #[test]
-    fn each_fill_doubles_up_to_a_magazine() {
+    fn fills_double_up_to_one_magazine() {
         let tuning = Tuning::new(&CONFIG);
         let fills = || [(); 5].map(|()| tuning.next_fill(&CONFIG));
         assert_eq!(fills(), [1, 2, 4, 6, 6]);
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn shrunk_limits_recover_to_their_start() {
+    fn lowered_stack_limits_recover_to_their_initial_value() {
         let tuning = Tuning::new(&CONFIG);
         assert_eq!([(); 3].map(|()| tuning.shrink(&CONFIG)), [18, 12, 12]);
         assert_eq!([(); 4].map(|()| tuning.interval(&CONFIG)), [None, Some(24), Some(36), None]);

@@ -119,7 +119,7 @@ mod tests {
     use crate::{Config, Cpus, on_cpu};
 
     #[test]
-    fn view_shows_each_held_round_once_in_its_place() {
+    fn view_shows_each_round_once() {
         let layer = layer(Cpus::simulated(2, 1).unwrap(), Config::new(2, 1, 3));
         let supplier = TestSupplier::new(12, 1);
         on_cpu(0);
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn rounds_of_other_nodes_come_last() {
+    fn view_lists_rounds_of_other_nodes_last() {
         let layer = layer(Cpus::simulated(2, 2).unwrap(), Config::new(2, 0, 3));
         let supplier = TestSupplier::new(0, 2);
         on_cpu(1);

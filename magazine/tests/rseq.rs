@@ -267,35 +267,35 @@ const TINY: Setting = Setting {
 };
 
 #[test]
-fn long_undisturbed_runs_lose_nothing() {
+fn long_runs_without_drains_lose_no_round() {
     stress("long", Cpus::os(), LONG);
 }
 #[test]
-fn tiny_magazines_with_yields_and_drains_lose_nothing() {
+fn tiny_magazines_with_yields_and_drains_lose_no_round() {
     stress("tiny", Cpus::os(), TINY);
 }
 #[test]
-fn stacks_of_two_magazines_lose_nothing() {
+fn stacks_of_two_magazines_lose_no_round() {
     stress("two tiny magazines", Cpus::os(), Setting { capacity: 3, stock: 0, ..TINY });
 }
 #[test]
-fn threads_that_are_sent_from_cpu_to_cpu_lose_nothing() {
+fn threads_migrated_between_cpus_lose_no_round() {
     let hopping = Setting { threads: Threads::Hopping, capacity: 30, yields: 64, ..LONG };
     stress("hopping", Cpus::os(), Setting { operations: 30_000_000, ..hopping });
 }
 #[test]
-fn pinned_threads_lose_nothing() {
+fn pinned_threads_lose_no_round() {
     let pinned = Setting { threads: Threads::Pinned, capacity: 30, ..LONG };
     stress("pinned", Cpus::os(), Setting { operations: 30_000_000, ..pinned });
 }
 #[test]
-fn the_claimed_slot_loses_nothing() {
+fn claimed_slot_loses_no_round() {
     stress("claimed", Cpus::os().claimed(), Setting { operations: 5_000_000, ..TINY });
 }
 
 /// The mechanism is the expected one, and it served.
 #[test]
-fn the_expected_mechanism_serves() {
+fn expected_mechanism_is_in_use() {
     let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let cpus = Cpus::os();
     match std::env::var("USLAB_EXPECT").as_deref() {
@@ -319,7 +319,7 @@ fn the_expected_mechanism_serves() {
 /// A CPU number that is computed once, or always 0, is the classic mistake: every CPU must use a separate
 /// region.
 #[test]
-fn pinned_workers_touch_as_many_regions() {
+fn pinned_workers_touch_one_region_each() {
     let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     for cpus in [Cpus::os(), Cpus::os().claimed()] {
         let layer = layer(&table(cpus), 4, 0, 1);
@@ -349,7 +349,7 @@ fn pinned_workers_touch_as_many_regions() {
 
 /// Regression: if threads register themselves, each thread's first allocation missed, and fetched a magazine.
 #[test]
-fn a_thread_that_allocates_once_is_served_by_its_cpu() {
+fn single_allocation_is_served_by_its_cpu() {
     let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let (layer, supplier) = (layer(&table(Cpus::os()), 4, 0, 1), TestSupplier::new(10_000));
     for _ in 0..200 {
@@ -369,7 +369,7 @@ fn a_thread_that_allocates_once_is_served_by_its_cpu() {
 // ---------------------------------------------------------------- the build
 
 #[test]
-fn the_assembly_is_in_the_program_exactly_if_it_is_built() {
+fn program_contains_the_assembly_only_if_it_is_enabled() {
     let program = std::fs::read(std::env::current_exe().expect("this program")).expect("its bytes");
     // The name of the section is reversed, so that this test does not contain it.
     let mut name = *b"sc_qesr__";
@@ -392,14 +392,14 @@ fn in_a_process(test: &str, prepare: impl FnOnce(&mut Command) -> &mut Command) 
 }
 
 #[test]
-fn the_environment_forces_the_claimed_slot() {
-    let err = in_a_process("the_expected_mechanism_serves", |c| {
+fn environment_variable_selects_the_claimed_slot() {
+    let err = in_a_process("expected_mechanism_is_in_use", |c| {
         c.env("USLAB_RSEQ", "off").env("USLAB_EXPECT", "claimed")
     });
     assert!(!err.contains("uslab:"), "{err}");
 }
 #[test]
-fn a_wrong_value_is_named_and_ignored() {
+fn invalid_environment_value_is_reported_and_ignored() {
     let mechanism = match Cpus::os().mechanism() {
         Mechanism::Rseq => "rseq",
         Mechanism::Claimed => "claimed",
@@ -407,7 +407,7 @@ fn a_wrong_value_is_named_and_ignored() {
     if std::env::var_os("USLAB_RSEQ").is_some_and(|v| v == "off") {
         return;
     }
-    let err = in_a_process("the_expected_mechanism_serves", |c| {
+    let err = in_a_process("expected_mechanism_is_in_use", |c| {
         c.env("USLAB_RSEQ", "maybe").env("USLAB_EXPECT", mechanism)
     });
     let expected = "uslab: USLAB_RSEQ=maybe: expected on or off; ignored";
@@ -421,17 +421,17 @@ fn unregistered_threads_register_themselves() {
         return;
     }
     for test in [
-        "the_expected_mechanism_serves",
-        "pinned_workers_touch_as_many_regions",
-        "a_thread_that_allocates_once_is_served_by_its_cpu",
+        "expected_mechanism_is_in_use",
+        "pinned_workers_touch_one_region_each",
+        "single_allocation_is_served_by_its_cpu",
     ] {
         in_a_process(test, |c| c.env("GLIBC_TUNABLES", "glibc.pthread.rseq=0").env("USLAB_EXPECT", "rseq"));
     }
 }
 
 #[test]
-fn in_a_sandbox_without_membarrier_the_claimed_slot_serves() {
-    in_a_process("the_expected_mechanism_serves", |c| {
+fn claimed_slot_is_used_if_a_sandbox_forbids_membarrier() {
+    in_a_process("expected_mechanism_is_in_use", |c| {
         // SAFETY: the closure makes two system calls, which a child may make between fork and exec.
         unsafe { c.env("USLAB_EXPECT", "claimed").pre_exec(refuse_membarrier) }
     });
@@ -439,12 +439,12 @@ fn in_a_sandbox_without_membarrier_the_claimed_slot_serves() {
 
 /// A drain whose barrier is refused takes nothing: the rounds stay in place and usable.
 #[test]
-fn drains_take_nothing_in_a_sandbox_closed_later() {
-    in_a_process("drain_without_a_barrier", |c| c);
+fn drains_take_nothing_after_a_sandbox_forbids_membarrier() {
+    in_a_process("child_drains_without_membarrier", |c| c);
 }
 #[test]
-#[ignore = "closes a sandbox round its process; run by in_a_sandbox_that_is_closed_later_..."]
-fn drain_without_a_barrier() {
+#[ignore = "closes a sandbox round its process; run by drains_take_nothing_after_a_sandbox_forbids_membarrier"]
+fn child_drains_without_membarrier() {
     const ROUNDS: usize = 200;
     let table = table(Cpus::os());
     let (layer, supplier) = (layer(&table, 4, 2, 2), TestSupplier::new(ROUNDS));

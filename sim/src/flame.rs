@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn stacks_that_differ_only_inside_the_allocator_are_merged() {
+    fn stacks_differing_only_inside_the_allocator_are_merged() {
         let flame = parse("c;main;f;malloc;uslab::a 1\nc;main 2\nc;main;f;malloc 4\nd;main;f 8\n").unwrap();
         let stacks: Vec<_> = flame.stacks.iter().map(|stack| (stack.frames.join(";"), stack.bytes)).collect();
         assert_eq!(stacks, [("c;main;f".into(), 5), ("c;main".into(), 2), ("d;main;f".into(), 8)]);
@@ -184,7 +184,7 @@ mod tests {
     /// The profile is of this test itself, in pprof's format and as folded stacks.
     #[cfg(target_os = "linux")]
     #[test]
-    fn functions_are_resolved_from_the_mapped_files() {
+    fn function_names_are_read_from_mapped_files() {
         let subsystem = uslab::Subsystem::new(uslab::Config::default()).unwrap();
         let cache = uslab::KmemCache::builder("inode", 600).build_in(&subsystem).unwrap();
         subsystem.start_profile(1).unwrap();
@@ -205,7 +205,7 @@ mod tests {
             let [.., outer, innermost] = &stack.frames[..] else { panic!("{stack:?}") };
             assert!(innermost.ends_with("::the_one_who_holds"), "{stack:?}");
             assert!(
-                stack.frames.iter().any(|frame| frame.contains("functions_are_resolved")),
+                stack.frames.iter().any(|frame| frame.contains("function_names_are_read")),
                 "{outer}: {stack:?}"
             );
         }

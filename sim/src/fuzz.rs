@@ -155,12 +155,12 @@ mod tests {
     }
 
     #[test]
-    fn the_fuzzers_corpus_of_traces_is_read() {
+    fn trace_fuzzing_corpus_is_parsed() {
         corpus("trace", trace);
     }
 
     #[test]
-    fn the_fuzzers_corpus_of_traces_is_replayed() {
+    fn trace_fuzzing_corpus_is_replayed() {
         corpus("trace", replay);
         corpus("replay", replay);
     }

@@ -200,7 +200,7 @@ impl<'m> Holdings<'m> {
             block.front_mut(STAMP).copy_from_slice(&at.to_ne_bytes());
         }
         if let Some(old) = self.objects.insert(at, Object { block, cache }) {
-            self.violations.push(format!("two live objects at {at:#x} of the trace"));
+            self.violations.push(format!("two objects of the trace are live at address {at:#x}"));
             drop(old);
         }
         Ok(())
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn kmalloc_classes_map_to_kmallocs_caches() {
+    fn kmalloc_sizes_map_to_kmalloc_caches() {
         let machine = machine(64 << 20);
         let mut held = Holdings::new(&machine);
         let infos = [

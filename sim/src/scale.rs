@@ -347,7 +347,7 @@ impl fmt::Display for ScaleReport {
             )?,
         }
         match validated_cpus {
-            0 => writeln!(f, "All of it is simulated only: no machine was measured beside this profile.")?,
+            0 => writeln!(f, "Everything is simulated: no machine was measured for this profile.")?,
             n => writeln!(
                 f,
                 "Up to {n} CPUs, marked with *, the profile was held against measurements; beyond them it is simulated only."

@@ -22,7 +22,7 @@ fn text(imports: &str, types: &[(Option<String>, String)]) -> String {
 }
 
 #[test]
-fn typescript_has_the_types_as_they_are() {
+fn generated_typescript_is_current() {
     let report =
         text("\nimport type { Outcome, Profile } from './outcome.ts';\n", &types!(ScaleReport, Curve));
     let story = text("", &types!(Story, Step, Change, Waiting));

@@ -253,7 +253,7 @@ mod tests {
     }
     /// If all prices are 0, the clock's result equals the scripts' alone.
     #[test]
-    fn the_clock_is_told_what_scripts_cost() {
+    fn validation_gives_script_costs_to_the_clock() {
         for workload in workloads() {
             for cpus in [1, 2, 4] {
                 let cache = ObjectCache::builder("none").ctor(Object::default).build().unwrap();
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_profile_is_validated_as_long_as_at_most_one_workload_is_off() {
+    fn profile_is_validated_if_at_most_one_workload_deviates() {
         let point = |cpus, within| Point {
             workload: String::new(),
             cpus,

@@ -185,8 +185,7 @@ impl What {
             }
             return Ok(what);
         }
-        let snapshot =
-            snapshot.with_context(|| format!("{shown}: neither a recording nor tables of a kernel"))?;
+        let snapshot = snapshot.with_context(|| format!("{shown}: neither a recording nor kernel tables"))?;
         let mut what = Self::new(
             path,
             "tables of a kernel",
@@ -328,14 +327,16 @@ impl What {
         }
         if rejected > 0 {
             what.notes
-                .push(format!("{rejected} lines of the first {} are not understood", whole.lines().count()));
+                .push(format!("{rejected} of the first {} lines are not understood", whole.lines().count()));
         }
         if let Ok(tables) = Tables::beside(path)
             && !tables.snapshots.is_empty()
         {
             let moments: Vec<_> = tables.snapshots.iter().map(|snapshot| snapshot.moment).collect();
-            what.notes
-                .push(format!("its kernel's tables lie beside it, of the moments {}", moments.join(", ")));
+            what.notes.push(format!(
+                "the kernel's tables of the moments {} are in the same folder",
+                moments.join(", ")
+            ));
         }
         Some(what)
     }

@@ -35,7 +35,7 @@ impl Mailbox {
         let letter = self.letters.alloc(Gfp::KERNEL)?;
         // SAFETY: large enough, aligned, and not shared yet.
         unsafe { letter.cast().write(text) };
-        planted!("a letter is posted without Release" => {
+        planted!("a message is posted without Release" => {
             return Ok(self.open(self.letter.swap(letter.as_ptr(), Acquire)));
         });
         // Release: pairs with the Acquire in `fetch`, which reads and frees the letter. Acquire: for the replaced letter.
@@ -46,7 +46,7 @@ impl Mailbox {
 
     /// Takes the letter out.
     fn fetch(&self) -> Option<u64> {
-        planted!("a letter is seen and then taken" => {
+        planted!("a message is taken without an atomic exchange" => {
             let letter = self.letter.load(Acquire);
             self.letter.swap(null_mut(), Acquire);
             return self.open(letter);
@@ -143,11 +143,11 @@ mod models {
     scenarios! {
         one_posts_and_two {
             loom("the mailbox: one posts, two fetch", Model::new(TWO, 940).each(Script::all(0, 2, 2)), one_posts_and_two_fetch);
-            bug("a letter is posted without Release", "each letter is read once", "Causality violation");
+            bug("a message is posted without Release", "each letter is read once", "Causality violation");
         }
         two_fetch {
             loom("the mailbox: two fetch one letter", Model::new(TWO, 10).each(Script::all(0, 2, 2)), two_fetch_one_letter);
-            bug("a letter is seen and then taken", "each letter is read once", "object freed twice");
+            bug("a message is taken without an atomic exchange", "each letter is read once", "object freed twice");
         }
     }
 }

@@ -47,7 +47,7 @@ impl Sessions {
     /// never existed.
     fn serve(&self, number: u64) -> Option<(u64, u64)> {
         let handle = Handle::from_bits(number)?;
-        planted!("a session is found twice" => {
+        planted!("a session is looked up twice" => {
             // Each lookup is consistent, but the second one may fail.
             let client = self.0.get(handle)?.client.load(Relaxed);
             let served = self.0.get(handle).expect("it was there").served.fetch_add(1, Relaxed);
@@ -86,7 +86,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         for client in 1..=ROUNDS {
             let old = current.swap(sessions.open(client)?, Relaxed);
             if !sessions.close(old) || sessions.serve(old).is_some() {
-                return Err("a session was closed by somebody else, or served when it was closed".into());
+                return Err("a session was served after it was closed".into());
             }
         }
         let served = requests.map(|thread| thread.join().map_err(|_| "a request panicked"));
@@ -131,22 +131,22 @@ mod models {
     }
 
     #[test]
-    fn a_request_has_its_own_session_or_none() {
+    fn request_gets_its_session_or_none() {
         let name = "sessions: a request, a close, an open";
         models(name, TWO, 270, Script::all(0, 2, 2), a_request_beside_a_close_and_an_open);
     }
 
     /// In loom's own `model`.
     #[test]
-    fn a_request_has_its_own_session_or_none_in_looms_model() {
+    fn request_gets_its_session_or_none_under_loom() {
         let mut builder = uslab::check::loom::model::Builder::new();
         (builder.max_branches, builder.preemption_bound) = (10_000, Some(2));
         builder.check(|| a_request_beside_a_close_and_an_open(Script::on(0)));
     }
 
     #[test]
-    fn a_session_may_be_closed_between_two_lookups() {
-        let bug = "a session is found twice";
+    fn session_can_be_closed_between_two_lookups() {
+        let bug = "a session is looked up twice";
         let property = "a request has its own session or none";
         caught(bug, property, TWO, "it was there", [Script::on(0)], a_request_beside_a_close_and_an_open);
     }

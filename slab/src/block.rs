@@ -263,7 +263,7 @@ mod tests {
     use crate::{Config, Subsystem};
 
     #[test]
-    fn a_block_reports_its_usable_size() {
+    fn block_reports_its_usable_size() {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("odd", 60).align(8).build_in(&subsystem).unwrap();
         let malloc = Malloc::new(&subsystem).unwrap();
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn written_bytes_are_not_zeroed_and_the_rest_is() {
+    fn zeroing_skips_bytes_about_to_be_written() {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("written", 64).build_in(&subsystem).unwrap();
         cache.alloc_block(Gfp::KERNEL).unwrap().bytes_mut().fill(7);

@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_input_is_an_error() {
+    fn invalid_geometry_is_an_error() {
         let rule = OrderRule::for_cpus(2);
         assert_eq!(Geometry::new(0, 8, &rule), Err(GeometryError::Empty));
         assert_eq!(Geometry::new(8, 24, &rule), Err(GeometryError::Alignment(24)));
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn more_cpus_more_objects() {
+    fn slab_order_grows_with_cpus() {
         assert_eq!(geometry(1024, 2).objects(), 16);
         assert_eq!(geometry(1024, 64).objects(), 32);
         assert_eq!(geometry(8192, 2).order().get(), 3);
@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn one_present_cpu_counts_the_possible_ones() {
+    fn geometry_with_one_present_cpu_counts_possible_cpus() {
         let rule = OrderRule { possible_cpus: 256, ..OrderRule::for_cpus(1) };
         assert_eq!(Geometry::new(1024, 0, &rule).unwrap(), geometry(1024, 256));
     }

@@ -383,7 +383,7 @@ proptest! {
 
 /// A slab whose last object is freed stays if fewer than `min_partial` slabs had room before.
 #[test]
-fn a_node_keeps_min_partial_slabs_with_room() {
+fn node_keeps_min_partial_slabs_with_room() {
     // The first free makes room in a slab of two objects, and none in a slab of one object.
     for (size, objects) in [(2048, 2), (4096, 1)] {
         for min_partial in 0..5 {
@@ -400,7 +400,7 @@ fn a_node_keeps_min_partial_slabs_with_room() {
 
 /// A shrink sorts slabs with up to 32 free objects; the others keep their order behind them.
 #[test]
-fn shrinking_leaves_sparse_slabs_in_their_order() {
+fn shrink_keeps_the_order_of_sparse_slabs() {
     let mut lists = Lists::new(40, 0, 0);
     let objects = lists.geometry.objects();
     [40, 33, 32, 45, 31].into_iter().for_each(|free| lists.add(objects - free));
@@ -415,7 +415,7 @@ fn shrinking_leaves_sparse_slabs_in_their_order() {
 
 /// Slabs that are nearly full are sorted, too.
 #[test]
-fn shrinking_sorts_the_slabs_of_the_fullest_band() {
+fn shrink_sorts_the_fullest_slabs() {
     let mut lists = Lists::new(40, 0, 0);
     let objects = lists.geometry.objects();
     [3, 1, 2].into_iter().for_each(|free| lists.add(objects - free));
@@ -430,7 +430,7 @@ fn shrinking_sorts_the_slabs_of_the_fullest_band() {
 
 /// The nodes of a destroyed cache close when no object is out, and then list nothing.
 #[test]
-fn nodes_close_together_once_no_object_is_out() {
+fn all_nodes_close_after_the_last_object_is_freed() {
     let mut lists = Lists::new(2048, 0, 5);
     lists.add(2);
     lists.add(0);
@@ -459,7 +459,7 @@ fn nodes_close_together_once_no_object_is_out() {
 }
 
 #[test]
-fn the_numbers_of_nodes_add_up() {
+fn node_counts_add_up_to_the_caches() {
     let [one, ten] = [1, 10].map(|n| NodeCount {
         full: n,
         partial: 2 * n,
@@ -591,18 +591,18 @@ pub(crate) fn corpus(target: &str, fuzz: fn(&[u8])) {
 }
 
 #[test]
-fn the_fuzzers_corpus_of_caches_agrees_with_the_shadow() {
+fn cache_fuzzing_corpus_agrees_with_the_reference_model() {
     corpus("caches", caches::fuzz);
 }
 
 #[test]
-fn the_fuzzers_corpus_of_memory_agrees_with_the_shadow() {
+fn memory_fuzzing_corpus_agrees_with_the_reference_model() {
     corpus("memory", memory::fuzz);
 }
 
 /// Once its charge was lost.
 #[test]
-fn a_freed_mapping_that_cannot_be_listed_again_is_uncharged() {
+fn freed_mapping_that_cannot_be_listed_is_uncharged() {
     use memory::{Step, Way};
     let alloc = |way, size, align| Step::Alloc {
         cpu: 0,

@@ -51,7 +51,7 @@ impl<T: Send + Sync + 'static> Published<T> {
         let outcome = self.0.compare_exchange(null_mut(), made.as_ptr(), Release, Acquire);
         // SAFETY: published, by this thread or another one, and never freed.
         unsafe {
-            planted!("the second to publish keeps its own" => return Ok(made.as_ref()));
+            planted!("the second publisher keeps its value" => return Ok(made.as_ref()));
             match outcome {
                 Ok(_) => Ok(made.as_ref()),
                 Err(first) => Err(&*first),

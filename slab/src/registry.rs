@@ -84,7 +84,7 @@ impl<T> Registry<T> {
         };
         // Dropped after the lock is released.
         let _gone = found.take();
-        planted!("who comes off is counted in the next lock hold" => {
+        planted!("a removed entry is counted in a later lock hold" => {
             drop(list);
             list = self.0.lock();
         });
@@ -106,7 +106,7 @@ impl<T> Registry<T> {
             loop {
                 let list = self.0.lock();
                 let place = list.entries.partition_point(|(n, _)| *n < from);
-                planted!("a walk of the registry remembers a place" => let place = from as usize);
+                planted!("a registry walk continues at a stale position" => let place = from as usize);
                 let (number, entry) = list.entries.get(place).filter(|(number, _)| *number < end)?;
                 from = number + 1;
                 let entry = entry.as_ref().and_then(Weak::upgrade);
@@ -141,7 +141,7 @@ mod tests {
 
     /// Once an entry before the walk's position was removed, and the one behind it was skipped.
     #[test]
-    fn a_walk_finds_remaining_entries_while_others_are_removed() {
+    fn registry_walk_finds_entries_while_others_are_removed() {
         let registry = Registry::new(Rank::Caches);
         let mut entries: Vec<_> = (0..9).map(Arc::new).collect();
         entries.iter().for_each(|entry| registry.push(entry));
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_is_at_most_twice_as_long_as_its_entries() {
+    fn registry_list_is_at_most_twice_its_entries() {
         let registry = Registry::new(Rank::Caches);
         let entries: Vec<_> = (0..3).map(Arc::new).collect();
         entries.iter().for_each(|entry| registry.push(entry));
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_grows_when_full_and_is_compacted_when_mostly_empty() {
+    fn registry_list_grows_when_full_and_is_compacted() {
         let registry = Registry::new(Rank::Caches);
         let entries: Vec<_> = (0..200).map(Arc::new).collect();
         let place = || registry.list().lock().place;
@@ -205,7 +205,7 @@ mod tests {
 
     /// Otherwise a walk while another thread makes caches need not end.
     #[test]
-    fn a_walk_ends_with_the_entries_of_its_start() {
+    fn registry_walk_ends_at_its_initial_last_entry() {
         let registry = Registry::new(Rank::Caches);
         let entries: Vec<_> = (0..3).map(Arc::new).collect();
         entries.iter().for_each(|entry| registry.push(entry));

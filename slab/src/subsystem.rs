@@ -393,7 +393,7 @@ mod global {
         use super::*;
 
         #[test]
-        fn a_recursive_start_is_an_error_and_the_outer_one_succeeds() {
+        fn recursive_subsystem_start_is_an_error() {
             let mut inner = None;
             let started = start(|| {
                 inner = Some(get().map(drop));
@@ -406,13 +406,13 @@ mod global {
         }
 
         #[test]
-        fn a_failed_start_can_be_tried_again() {
+        fn failed_subsystem_start_can_be_retried() {
             assert!(start(|| Err(StartError::SideTable)).is_err());
             assert!(get().is_ok());
         }
 
         #[test]
-        fn threads_that_start_it_concurrently_agree() {
+        fn concurrent_subsystem_starts_agree() {
             let threads: Vec<_> =
                 (0..4).map(|_| std::thread::spawn(|| core::ptr::from_ref(get().unwrap()).addr())).collect();
             let seen: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();

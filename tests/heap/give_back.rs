@@ -44,13 +44,13 @@ fn load() -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn mixed_sizes_go_back_after_two_intervals() {
+fn mixed_sizes_are_decommitted_after_two_intervals() {
     // The checks of a debug build keep a byte for each word, so they are disabled.
-    alone("child_of_two_intervals", "check=0");
+    alone("child_frees_mixed_sizes", "check=0");
 }
 #[test]
 #[ignore = "run by the test above"]
-fn child_of_two_intervals() {
+fn child_frees_mixed_sizes() {
     let vectors = load();
     let (loaded, most) = (resident(), backed());
     assert!(loaded > 200 * MIB && most > 200 * MIB, "{loaded} {most}");
@@ -78,12 +78,12 @@ fn child_of_two_intervals() {
 }
 
 #[test]
-fn a_thousand_scattered_objects_keep_little_else() {
-    alone("child_of_scattered_objects", "");
+fn thousand_scattered_objects_keep_little_memory() {
+    alone("child_keeps_scattered_objects", "");
 }
 #[test]
 #[ignore = "run by the test above"]
-fn child_of_scattered_objects() {
+fn child_keeps_scattered_objects() {
     let before = backed();
     let mut objects: Vec<Box<[u64; 8]>> = (0..1_000_000_u64).map(|n| Box::new([n; 8])).collect();
     let most = backed() - before;
@@ -114,12 +114,12 @@ fn wait(what: &str, so: impl Fn() -> bool) {
 }
 
 #[test]
-fn a_thread_gives_back_without_being_called_and_sleeps() {
-    alone("child_of_a_thread", "reap=20,check=0");
+fn reaper_thread_decommits_and_then_sleeps() {
+    alone("child_with_a_reaper_thread", "reap=20,check=0");
 }
 #[test]
 #[ignore = "run by the test above"]
-fn child_of_a_thread() {
+fn child_with_a_reaper_thread() {
     let reaper = || Uslab.reaper().unwrap();
     assert_eq!((reaper().thread, reaper().interval_ms), (ReaperThread::Wanted, 20), "it is too small yet");
     // The environment's value takes precedence.
@@ -146,12 +146,12 @@ fn huge() -> (u64, u64) {
 }
 
 #[test]
-fn freed_mappings_are_given_back_by_the_thread_and_by_hand() {
-    alone("child_of_freed_mappings", "reap=20");
+fn freed_mappings_are_unmapped_by_reaper_and_by_call() {
+    alone("child_frees_mappings", "reap=20");
 }
 #[test]
 #[ignore = "run by the test above"]
-fn child_of_freed_mappings() {
+fn child_frees_mappings() {
     let reaper = || Uslab.reaper().unwrap();
     let before = resident();
     for _ in 0..2 {
@@ -173,12 +173,12 @@ fn child_of_freed_mappings() {
 }
 
 #[test]
-fn freed_mappings_are_kept_whole_across_a_fork() {
-    alone("child_of_a_fork_with_freed_mappings", "reap=0");
+fn freed_mappings_survive_a_fork() {
+    alone("child_forks_with_freed_mappings", "reap=0");
 }
 #[test]
 #[ignore = "run by the test above"]
-fn child_of_a_fork_with_freed_mappings() {
+fn child_forks_with_freed_mappings() {
     use nix::sys::wait::{WaitStatus, waitpid};
     use nix::unistd::{ForkResult, fork};
     let fill = |n: u8, bytes| {
@@ -210,12 +210,12 @@ fn child_of_a_fork_with_freed_mappings() {
 }
 
 #[test]
-fn freed_mappings_leave_addresses_to_others_where_these_are_limited() {
-    alone("child_with_few_addresses", "reap=0");
+fn freed_mappings_are_unmapped_if_addresses_are_limited() {
+    alone("child_with_limited_addresses", "reap=0");
 }
 #[test]
 #[ignore = "run by the test above"]
-fn child_with_few_addresses() {
+fn child_with_limited_addresses() {
     drop(vec![1_u8; 5 << 20]);
     assert!(Uslab.release() >= 5 << 20);
     let taken = {
@@ -243,12 +243,12 @@ fn child_with_few_addresses() {
 
 /// The child of a fork has no reaper thread, and starts one.
 #[test]
-fn the_child_of_a_fork_starts_its_own_thread() {
-    alone("child_of_a_fork", "reap=20");
+fn child_of_a_fork_starts_a_separate_reaper_thread() {
+    alone("child_forks_with_a_reaper", "reap=20");
 }
 #[test]
 #[ignore = "run by the test above"]
-fn child_of_a_fork() {
+fn child_forks_with_a_reaper() {
     use nix::sys::wait::{WaitStatus, waitpid};
     use nix::unistd::{ForkResult, fork};
     let vectors = load();
@@ -279,12 +279,12 @@ fn child_of_a_fork() {
 /// Without a reaper thread, frees still return memory beyond the bound, and the start of the thread is retried at twice
 /// the size.
 #[test]
-fn without_a_thread_it_says_so_and_goes_on() {
-    alone("child_without_threads", "reap=20");
+fn missing_reaper_thread_is_reported_and_tolerated() {
+    alone("child_that_cannot_start_threads", "reap=20");
 }
 #[test]
 #[ignore = "run by the test above"]
-fn child_without_threads() {
+fn child_that_cannot_start_threads() {
     // A stack of 2 MiB does not fit under the limit. The allocator's addresses are already reserved, and it commits
     // inside them.
     let reaper = || Uslab.reaper().unwrap();
@@ -307,12 +307,12 @@ fn child_without_threads() {
 }
 
 #[test]
-fn a_million_objects_of_a_cache_go_back() {
-    alone("child_of_a_million", "");
+fn million_freed_objects_are_decommitted() {
+    alone("child_frees_a_million_objects", "");
 }
 #[test]
 #[ignore = "run by the test above"]
-fn child_of_a_million() {
+fn child_frees_a_million_objects() {
     // The memory that frees leave depends on the number of CPUs that took part, so this runs on one.
     let mut here = CpuSet::new();
     here.set(sched_getcpu().unwrap()).unwrap();
@@ -350,12 +350,12 @@ fn child_of_a_million() {
 }
 
 #[test]
-fn a_subsystems_thread_gives_back_and_ends_with_it() {
-    alone("child_of_a_subsystems_thread", "");
+fn reaper_of_a_subsystem_ends_with_it() {
+    alone("child_with_a_subsystem_reaper", "");
 }
 #[test]
 #[ignore = "run by the test above"]
-fn child_of_a_subsystems_thread() {
+fn child_with_a_subsystem_reaper() {
     let threads = || {
         let tasks = std::fs::read_dir("/proc/self/task").unwrap();
         let names = tasks.filter_map(|task| std::fs::read_to_string(task.unwrap().path().join("comm")).ok());
@@ -379,12 +379,12 @@ fn child_of_a_subsystems_thread() {
 /// Regression test: each byte was written, and ten times as many blocks took 922, 1,222 and 257 MiB. The blocks now
 /// take 23, 23 and 15 MiB, most of it for page descriptors.
 #[test]
-fn zeroed_memory_that_nobody_has_used_is_not_written() {
-    alone("child_of_zeroed_memory", "check=0");
+fn zeroed_allocation_does_not_touch_fresh_pages() {
+    alone("child_allocates_zeroed_memory", "check=0");
 }
 #[test]
 #[ignore = "run by the test above"]
-fn child_of_zeroed_memory() {
+fn child_allocates_zeroed_memory() {
     for (size, count, most) in [(3 << 20, 30, 6 * MIB), (4 << 20, 30, 6 * MIB), (128 << 10, 300, 6 * MIB)] {
         let before = resident();
         let mut held: Vec<_> = (0..count).map(|_| vec![0_u8; size]).collect();

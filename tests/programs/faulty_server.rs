@@ -128,7 +128,7 @@ const MISTAKES: [(&str, Then, &str, &str, Stacks); 22] = [
         "wrong_size",
         AtOnce,
         "malloc-112",
-        "free with a size that is not the object's",
+        "free with a wrong size",
         [Some("Store"), Some("Store"), Some("the_second_free")],
     ),
     (
@@ -189,7 +189,7 @@ fn is_named(mistake: &str, text: &str, cache: &str, what: &str, stacks: Stacks) 
 }
 
 #[test]
-fn each_mistake_in_the_server_is_named_with_who_allocated_and_who_freed() {
+fn each_server_bug_is_reported_with_both_stacks() {
     let work = |mistakes: &[(&str, Then, &str, &str, Stacks)]| {
         for &(mistake, then, cache, what, stacks) in mistakes {
             let text = said(mistake, &["FZPU", "0"], then);
@@ -210,7 +210,7 @@ fn each_mistake_in_the_server_is_named_with_who_allocated_and_who_freed() {
 
 /// A freed object is kept from reuse for some time, and is overwritten in that time.
 #[test]
-fn a_write_to_what_the_quarantine_keeps_is_named_when_it_is_used_again() {
+fn write_to_a_quarantined_object_is_reported_at_its_reuse() {
     let text = said("write_after_free", &["FZPU", "4096"], Renew);
     is_named("write_after_free", &text, "malloc-112", "Poison overwritten", VALUE);
 }
@@ -218,7 +218,7 @@ fn a_write_to_what_the_quarantine_keeps_is_named_when_it_is_used_again() {
 /// Regression test: when the guard sampled one allocation in two or three, the server ended in the middle of the
 /// report. Rust's threads have a small stack for signal handlers.
 #[test]
-fn a_read_after_a_free_is_named_where_the_allocation_was_sampled() {
+fn read_after_free_of_a_sample_is_reported() {
     let text = said("read_after_free", &["heap"], Again);
     assert!(text.contains("uslab: guard: use after free: 0x"), "{text}");
     assert!(text.contains(", 0 bytes behind the beginning of an object of 100 bytes at 0x"), "{text}");

@@ -70,7 +70,7 @@ fn word<'s>(said: &'s str, before: &str) -> &'s str {
 }
 
 #[test]
-fn a_core_of_the_server_is_read() {
+fn gdb_commands_read_a_core_of_the_server() {
     let running = Server::start(&["--threads", "2"]);
     let mut clients = [running.client(), running.client()];
     for key in 0..300 {
@@ -140,7 +140,7 @@ fn a_core_of_the_server_is_read() {
 /// The server writes to a value that it has freed, and aborts. The core shows whose memory was overwritten, and what
 /// leaked earlier.
 #[test]
-fn in_a_core_of_a_server_that_made_a_mistake_the_culprit_is_found() {
+fn gdb_finds_the_culprit_in_a_core() {
     let mut command = Command::new(faulty_server());
     // A small heap keeps the core small. It has room for the names of functions, which the report looks up in debug
     // information.
@@ -239,7 +239,7 @@ fn preloaded(libraries: &[&Path], dir: &Path) -> Child {
 /// Regression test: blocks of pages were no roots if another library's subsystem came first. Objects that only they
 /// referred to were reported as leaks.
 #[test]
-fn what_a_stripped_program_has_lost_is_named() {
+fn gdb_reports_what_a_stripped_program_lacks() {
     let dir = tempfile::tempdir().unwrap();
     let library = dir.path().join("libuslab.so");
     std::fs::copy(libuslab(), &library).unwrap();
@@ -261,7 +261,7 @@ fn what_a_stripped_program_has_lost_is_named() {
 }
 
 #[test]
-fn a_program_without_the_library_is_told_from_one_with_it() {
+fn gdb_recognizes_programs_without_the_library() {
     let said = gdb(&["/bin/true"], &["uslab caches"]);
     assert!(said.is_none_or(|said| said.contains("uslab: no section .uslab")));
 }

@@ -56,7 +56,7 @@ fn table() -> Vec<(String, Vec<String>)> {
 }
 
 #[test]
-fn each_mistake_comes_to_what_the_table_says() {
+fn each_memory_bug_ends_as_documented() {
     let dir = tempfile::tempdir().unwrap();
     let program = compiled_from("tests/programs/security/defects.c", &["-O1", "-fno-builtin"], dir.path());
     let kinds = text(&Command::new(&program).output().unwrap().stdout);
@@ -107,7 +107,7 @@ fn each_mistake_comes_to_what_the_table_says() {
 
 /// A report must name the mistake, with the stacks of the allocation and of the free.
 #[test]
-fn the_guard_names_an_overflow_an_underflow_a_use_after_free_and_a_double_free_with_stacks() {
+fn guard_reports_each_bug_with_stacks() {
     let dir = tempfile::tempdir().unwrap();
     let program = compiled_from("tests/programs/security/defects.c", &["-O0", "-fno-builtin"], dir.path());
     let said = |kind: &str, size: &str| {
@@ -156,7 +156,7 @@ fn the_guard_names_an_overflow_an_underflow_a_use_after_free_and_a_double_free_w
 
 /// Faults elsewhere still reach the program's own handler.
 #[test]
-fn faults_elsewhere_reach_the_handler_that_the_program_has() {
+fn unrelated_faults_reach_the_programs_handler() {
     let dir = tempfile::tempdir().unwrap();
     let source = dir.path().join("handler.c");
     let code = r#"

@@ -179,7 +179,7 @@ fn on_both(test: impl Fn(&Server)) {
 /// One page for Prometheus has the caches and tokio's own statistics. The program's malloc is the C library's, so it is
 /// not on the page.
 #[test]
-fn its_metrics_are_a_page_of_heaps_and_of_the_runtime() {
+fn server_metrics_cover_heaps_and_runtime() {
     let server = Server::start(&["--threads", "2", "--metrics", "127.0.0.1:0"]);
     let mut client = server.client();
     assert_eq!(client.say("SET key value"), Status("OK".into()));
@@ -213,7 +213,7 @@ fn its_metrics_are_a_page_of_heaps_and_of_the_runtime() {
 }
 
 #[test]
-fn a_server_whose_objects_are_watched_serves_as_any_other() {
+fn server_works_with_slab_debugging() {
     let server = Server::start(&["--slab-debug", "FZPU,entry;FZP"]);
     let mut client = server.client();
     for n in 0..300_usize {
@@ -234,7 +234,7 @@ fn a_server_whose_objects_are_watched_serves_as_any_other() {
 /// The server has more clients than it allows connections: each is served when another disconnects. Clients may be
 /// served in another order than they connected in, so each disconnects as soon as it has its answer.
 #[test]
-fn clients_beyond_the_limit_wait_for_their_turn() {
+fn clients_beyond_the_limit_wait() {
     let server = Server::start(&["--max-clients", "100"]);
     // The number of clients exceeds the served ones, but not the files that a process may open.
     let mut clients: Vec<_> = (0..400).map(|_| server.client()).collect();
@@ -256,7 +256,7 @@ fn clients_beyond_the_limit_wait_for_their_turn() {
 }
 
 #[test]
-fn commands_do_what_their_names_say() {
+fn server_commands_work() {
     on_both(|server| {
         let mut client = server.client();
         let ok = || Status("OK".into());
@@ -301,7 +301,7 @@ fn commands_do_what_their_names_say() {
 }
 
 #[test]
-fn requests_come_in_any_pieces() {
+fn requests_may_arrive_in_pieces() {
     on_both(|server| {
         let mut client = server.client();
         // The bytes have two requests, with an inline one and an empty line between them, byte by byte.
@@ -333,7 +333,7 @@ fn requests_come_in_any_pieces() {
 }
 
 #[test]
-fn large_values_come_back_as_they_went() {
+fn large_values_are_returned_unchanged() {
     on_both(|server| {
         let mut client = server.client();
         for length in [0, 1, 8191, 8193, 16 << 10, 1 << 20, 4 << 20] {
@@ -352,7 +352,7 @@ fn large_values_come_back_as_they_went() {
 }
 
 #[test]
-fn what_is_no_request_is_told_so_and_ends_its_connection_only() {
+fn invalid_request_closes_only_its_connection() {
     on_both(|server| {
         let mut bystander = server.client();
         assert_eq!(bystander.say("SET a 1"), Status("OK".into()));
@@ -393,7 +393,7 @@ fn what_is_no_request_is_told_so_and_ends_its_connection_only() {
 }
 
 #[test]
-fn many_clients_at_once_and_nothing_is_left_of_them() {
+fn many_clients_leave_no_objects() {
     let server = Server::start(&["--threads", "4"]);
     let mut control = server.client();
     let clients: Vec<_> = (0..100).map(|_| server.client()).collect();
@@ -436,7 +436,7 @@ fn many_clients_at_once_and_nothing_is_left_of_them() {
 }
 
 #[test]
-fn an_idle_connection_holds_no_buffer() {
+fn idle_connection_holds_no_buffer() {
     const IDLE: u64 = 200;
     let server = Server::start(&[]);
     let mut control = server.client();
@@ -458,7 +458,7 @@ fn an_idle_connection_holds_no_buffer() {
 }
 
 #[test]
-fn at_the_memory_limit_clients_are_told_and_can_make_room() {
+fn clients_can_free_memory_at_the_limit() {
     let server = Server::start(&["--max-memory", "16"]);
     let mut client = server.client();
     let value = vec![7; 3000];
@@ -490,7 +490,7 @@ fn at_the_memory_limit_clients_are_told_and_can_make_room() {
 }
 
 #[test]
-fn wrong_options_name_themselves() {
+fn invalid_server_option_is_named() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     let cases: [(&[&str], &str); 7] = [
@@ -511,7 +511,7 @@ fn wrong_options_name_themselves() {
 }
 
 #[test]
-fn redis_benchmark_loads_it() {
+fn redis_benchmark_runs_against_the_server() {
     if let Err(error) = Command::new("redis-benchmark").arg("--version").output() {
         // The line bypasses libtest's capture.
         _ = std::io::stdout().write_all(format!("server: skipped redis-benchmark: {error}\n").as_bytes());

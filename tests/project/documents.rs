@@ -110,7 +110,7 @@ fn anchors(text: &str) -> BTreeSet<String> {
 
 /// Regression test: ARCHITECTURE.md had such marks, and all files that it named existed.
 #[test]
-fn no_page_has_the_marks_of_a_merge() {
+fn no_document_has_merge_markers() {
     for (page, text) in pages() {
         let mark = text.lines().find(|line| line.starts_with("<<<<<<< ") || line.starts_with(">>>>>>> "));
         assert_eq!(mark, None, "{}", shown(&page));
@@ -118,7 +118,7 @@ fn no_page_has_the_marks_of_a_merge() {
 }
 
 #[test]
-fn every_relative_link_of_every_page_leads_somewhere() {
+fn each_relative_link_has_a_target() {
     let pages = pages();
     let (mut wrong, mut count) = (String::new(), 0);
     for (page, text) in &pages {
@@ -156,7 +156,7 @@ fn every_relative_link_of_every_page_leads_somewhere() {
 }
 
 #[test]
-fn the_book_has_the_pages_of_its_summary_and_no_others() {
+fn book_summary_lists_each_page() {
     let book = workspace().join(BOOK);
     let summary = std::fs::read_to_string(book.join("SUMMARY.md")).unwrap();
     let mut named: BTreeSet<PathBuf> = summary.lines().flat_map(links).map(|page| book.join(page)).collect();
@@ -186,7 +186,7 @@ fn is_path(code: &str) -> bool {
 }
 
 #[test]
-fn every_file_that_a_map_names_exists() {
+fn each_file_named_in_a_map_exists() {
     let mut all = Vec::new();
     files(workspace(), &mut all);
     let all: Vec<String> = all.iter().map(|file| format!("/{}", shown(file))).collect();
@@ -213,7 +213,7 @@ fn every_file_that_a_map_names_exists() {
 
 /// A list item that begins with a file names what to change in that file.
 #[test]
-fn what_contributing_names_in_a_file_is_there() {
+fn names_in_contributing_exist() {
     let text = std::fs::read_to_string(workspace().join("CONTRIBUTING.md")).unwrap();
     let (mut wrong, mut count) = (String::new(), 0);
     for point in text.split("\n- `").skip(1) {
@@ -233,7 +233,7 @@ fn what_contributing_names_in_a_file_is_there() {
 }
 
 #[test]
-fn every_cargo_command_of_a_page_exists() {
+fn each_documented_cargo_command_exists() {
     let config = std::fs::read_to_string(workspace().join(".cargo/config.toml")).unwrap();
     let config: toml::Table = config.parse().unwrap();
     let aliases = config["alias"].as_table().unwrap();
@@ -262,7 +262,7 @@ fn every_cargo_command_of_a_page_exists() {
 
 /// CI runs the two commands with which README.md begins.
 #[test]
-fn the_first_two_commands_are_run_by_ci() {
+fn ci_runs_the_readmes_first_two_commands() {
     let readme = std::fs::read_to_string(workspace().join("README.md")).unwrap();
     let ci = std::fs::read_to_string(workspace().join(".ci/run")).unwrap();
     let commands = readme.lines().filter_map(|line| line.strip_prefix("$ "));
@@ -273,8 +273,40 @@ fn the_first_two_commands_are_run_by_ci() {
     }
 }
 
+/// A `--skip` in a script that matches no test skips nothing, and the test that it should skip fails there.
 #[test]
-fn what_is_no_link_no_file_and_no_heading_is_told_apart() {
+fn each_skip_in_a_script_matches_a_test() {
+    let mut sources = Vec::new();
+    for folder in ["magazine", "buddy", "slab", "sim", "tests"] {
+        files(&workspace().join(folder), &mut sources);
+    }
+    let is_source = |file: &&PathBuf| file.extension().is_some_and(|kind| kind == "rs");
+    let sources: Vec<_> =
+        sources.iter().filter(is_source).map(|file| std::fs::read_to_string(file).unwrap()).collect();
+    let mut skips = 0;
+    for script in std::fs::read_dir(workspace().join(".ci")).unwrap() {
+        let script = script.unwrap().path();
+        let text = std::fs::read_to_string(&script).unwrap();
+        for skip in text.split("--skip ").skip(1) {
+            let skip = skip.split([' ', '\n', '"']).next().unwrap().trim_end_matches("::");
+            let name = skip.rsplit("::").next().unwrap();
+            let is_named = |line: &str| {
+                let item = line.split_once("fn ").or_else(|| line.split_once("mod "));
+                item.is_some_and(|(_, rest)| rest.contains(name))
+            };
+            assert!(
+                sources.iter().any(|source| source.lines().any(is_named)),
+                "{}: no test has `{skip}` in its name",
+                shown(&script)
+            );
+            skips += 1;
+        }
+    }
+    assert!(skips > 10, "{skips}");
+}
+
+#[test]
+fn broken_links_are_reported_by_kind() {
     assert_eq!(links("[a](b.md) and [`c`](d.md#e \"f\"), `[g](h)`"), ["b.md", "d.md#e"]);
     assert_eq!(links("[loom]: ../x.md"), ["../x.md"]);
     assert_eq!(anchor(" Who's `first`, and why?"), "whos-first-and-why");
@@ -291,7 +323,7 @@ fn what_is_no_link_no_file_and_no_heading_is_told_apart() {
 /// upper bound in its second table: lines with a checker's `cfg` for each 1,000 shipping lines, and the lines of the
 /// longest function. `WRITE=1` writes both tables, the second one with lower bounds only.
 #[test]
-fn shipping_lines_are_as_architecture_says_and_its_numbers_only_fall() {
+fn shipping_lines_equal_the_documented_numbers() {
     let mut table: BTreeMap<String, usize> = BTreeMap::new();
     let mut numbers: BTreeMap<String, Numbers> = BTreeMap::new();
     let mut core = 0;

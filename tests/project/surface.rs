@@ -15,7 +15,7 @@ const CRATES: [(&str, usize, bool); 4] = [
 ];
 
 #[test]
-fn no_crate_shows_more_than_its_users_need_and_types_have_examples() {
+fn public_interface_is_minimal_and_types_have_examples() {
     let mut wrong = String::new();
     for (package, most, must_have_examples) in CRATES {
         let items = items(package).unwrap();

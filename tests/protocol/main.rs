@@ -197,7 +197,7 @@ fn full() -> bool {
 }
 
 #[test]
-fn every_state_is_as_it_should_be_and_each_operation_ends() {
+fn protocol_states_are_valid_and_operations_end() {
     let chosen = std::env::var("SCENARIO").unwrap_or_default();
     for scenario in SCENARIOS.iter().filter(|scenario| scenario.name.contains(&chosen)) {
         let cpus = scenario.cpus[usize::from(full())];
@@ -250,7 +250,7 @@ const OWNED: &str = "a region was written that a drain has to itself";
 const CLOSED: &str = "a class that is closed and flushed keeps rounds";
 
 #[test]
-fn each_planted_bug_breaks_what_it_should() {
+fn each_planted_protocol_bug_violates_its_property() {
     let chosen = std::env::var("SCENARIO").unwrap_or_default();
     for (bug, mechanisms, sizes, roles, expected) in
         PLANTED.iter().filter(|row| format!("{:?}", row.0).contains(&chosen))
@@ -273,7 +273,7 @@ fn each_planted_bug_breaks_what_it_should() {
 }
 
 #[test]
-fn each_planted_bug_that_stops_somebody_for_ever_is_found() {
+fn each_planted_livelock_is_detected() {
     let rows: &[(Bug, Mechanism, Sizes, &[Role])] = &[
         (TriesAgain, Rseq, PAIRS, &[User, Drainer]),
         (TriesAgain, Claimed, PAIRS, &[User, Drainer]),
@@ -307,7 +307,7 @@ fn keep(name: &str, story: &uslab_sim::story::Story) {
 
 /// `uslab story` opens such a file as a page.
 #[test]
-fn a_counter_example_opens_as_a_page() {
+fn protocol_counterexample_is_written_as_a_page() {
     let model = explored(Rseq, 2, SINGLE, &[User, Drainer], Some(EmptyHasPlaces));
     let Err(failure) = check(&model) else { panic!("a planted bug") };
     let directory = tempfile::tempdir().unwrap();
@@ -321,7 +321,7 @@ fn a_counter_example_opens_as_a_page() {
 }
 
 #[test]
-fn no_wake_up_of_the_reaper_is_lost_and_it_ends_with_its_subsystem() {
+fn reaper_loses_no_wake_up() {
     let graph = Graph::of(&reaper::Reaper(None), 1_000_000);
     if let Some(endless) = graph.endless() {
         panic!("{endless:#?}");

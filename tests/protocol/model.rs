@@ -94,7 +94,7 @@ pub(crate) enum Bug {
     SweepForgotten,
     /// A drain does not open the class again.
     NeverReopens,
-    /// A drain of a closed class leaves empty stacks open.
+    /// A drain of closing a class skips empty stacks.
     ClosedStaysOpen,
     /// A closed depot takes magazines.
     ClosedDepotTakes,

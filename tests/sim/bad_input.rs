@@ -58,7 +58,7 @@ fn text_without_events_is_refused() {
 }
 
 #[test]
-fn cut_or_damaged_compressed_files_are_refused() {
+fn truncated_or_damaged_compressed_files_are_refused() {
     // The numbers vary, so that the packed file is not tiny.
     let text: String = (0..1000_u64)
         .map(|n| GOOD.replace("004a9a000", &format!("{:09x}", n.wrapping_mul(0x9e37_79b9) & 0xf_ffff_ffc0)))
@@ -116,7 +116,7 @@ fn xz_window_above_the_memory_limit_is_refused_before_allocation() {
 }
 
 #[test]
-fn cut_last_line_is_handled() {
+fn truncated_last_line_is_handled() {
     // Regression test: the whole trace was refused for a cut last line.
     let cut = GOOD.repeat(3);
     let cut = &cut[..cut.len() - 70];

@@ -375,7 +375,7 @@ fn lost_events_are_reported() {
 
 /// Regression test: a verb after `--json` was taken for a file name, and another verb ran.
 #[test]
-fn verb_after_json_is_not_taken_for_a_file() {
+fn json_option_may_precede_the_verb() {
     let is_a_verb = |arguments: &[&str], verb: &str| {
         refused(
             arguments,
@@ -421,7 +421,7 @@ fn file_that_is_not_a_trace_is_refused_by_name() {
 }
 
 #[test]
-fn cut_or_damaged_compressed_trace_is_refused_in_one_line() {
+fn truncated_compressed_trace_is_refused_in_one_line() {
     let folder = Folder::new();
     for packing in Packing::ALL {
         let packed = packing.pack(SMALL.as_bytes());
@@ -769,7 +769,7 @@ fn order_above_255_is_refused_and_not_truncated() {
 }
 
 #[test]
-fn a_table_that_never_ends_is_refused() {
+fn endless_table_is_refused() {
     refused(&["geometry", "--against", "/dev/zero"], &["/dev/zero", "more than 16 MiB"]);
 }
 

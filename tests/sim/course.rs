@@ -30,7 +30,7 @@ fn refused(arguments: &[&str], folder: &Path) -> String {
 }
 
 #[test]
-fn labs_are_listed_and_a_begun_exercise_is_not_overwritten() {
+fn started_exercise_is_not_overwritten() {
     let folder = folder();
     let list = course(&[], folder.path());
     assert!(list.status.success());
@@ -62,12 +62,12 @@ fn labs_are_listed_and_a_begun_exercise_is_not_overwritten() {
     );
     assert!(
         refused(&["start", "depot"], folder.path())
-            .contains("no exercise `depot`; there are merge, partial, exchange, reaping")
+            .contains("unknown exercise `depot`; expected one of merge, partial, exchange, reaping")
     );
 }
 
 #[test]
-fn sheet_is_marked_for_each_question() {
+fn answer_sheet_is_graded_for_each_question() {
     let folder = folder();
     let sheet = |answers: Value| {
         let sheet = json!({ "course": 1, "name": "Ann", "seed": 3, "answers": answers });
@@ -98,7 +98,7 @@ fn sheet_is_marked_for_each_question() {
 }
 
 #[test]
-fn answers_printed_for_a_seed_are_marked_right() {
+fn answers_printed_for_a_seed_are_graded_correct() {
     let folder = folder();
     let sheet = json!({ "course": 1, "name": "Ann", "seed": 4711, "answers": {} });
     fs::write(folder.path().join("answers.json"), sheet.to_string()).unwrap();
@@ -118,7 +118,7 @@ fn answers_printed_for_a_seed_are_marked_right() {
 }
 
 #[test]
-fn file_that_is_neither_sheet_nor_exercise_is_refused() {
+fn file_without_answers_or_exercise_is_refused() {
     let folder = folder();
     let path = folder.path();
     for (name, text) in [
@@ -137,7 +137,7 @@ fn file_that_is_neither_sheet_nor_exercise_is_refused() {
         (&["grade", "b.json", "--html", "x.html"], "--html: an answer sheet has no step that fails"),
         (&["grade", "c.txt"], "c.txt: expected an answer sheet, FILE.json, or an exercise, FILE.rs"),
         (&["grade", "d.rs"], "d.rs: --lab LAB says which exercise it is"),
-        (&["grade", "d.rs", "--lab", "depot"], "no exercise `depot`"),
+        (&["grade", "d.rs", "--lab", "depot"], "unknown exercise `depot`"),
         (
             &["grade", "merge.rs", "--source", "/"],
             "expected uslab's sources, with sim/engine; --source DIR names them",
@@ -214,7 +214,7 @@ fn exercises_are_judged_by_their_behaviour() {
             "let place = std::env::args().nth(2).unwrap();\n std::fs::write(place, r#\"{wrote}\"#).unwrap();\n std::process::exit(0);\n    }}\n}}"
         ),
     );
-    fails("merge", &forged, "it says what came of it", None);
+    fails("merge", &forged, "the program reports its result", None);
     for lab in ["partial", "exchange", "reaping"] {
         assert_eq!(judged(lab, &done(lab)), (Some(0), vec![], None), "{lab}");
     }

@@ -6,7 +6,7 @@ use std::process::Command;
 use uslab_tests::workspace;
 
 #[test]
-fn a_model_of_slub_predicts_the_slabs_of_the_bundled_traces_kernel() {
+fn slub_model_predicts_the_slabs_of_the_bundled_trace() {
     let report = replay_json(&["--design", "slub,uslab"]);
     assert_eq!((&report["cpus"], &report["operations"]), (&4.into(), &672_020.into()));
     let [slub, uslab] = ["slub", "uslab"].map(|design| {
@@ -68,7 +68,7 @@ fn recording(files: &[(&str, &str)]) -> (tempfile::TempDir, String) {
 }
 
 #[test]
-fn linux_is_the_design_of_the_kernel_that_was_traced() {
+fn design_linux_follows_the_traced_kernel() {
     let slabs = |trace: &str, design: &str| {
         let report = replay_json(&["--design", design, trace]);
         let run = &report["designs"][0];
@@ -175,7 +175,7 @@ fn each_mismatch_is_reported_with_its_true_cause() {
 }
 
 #[test]
-fn every_design_serves_the_whole_trace_without_violation() {
+fn each_design_replays_the_trace_without_violation() {
     let report =
         replay_json(&["--design", "uslab,uslab-model,slub,sheaves-6.18,sheaves,slab,bonwick94,magazines01"]);
     let runs = report["designs"].as_array().expect("a run for each design");
@@ -224,7 +224,7 @@ fn wrong_designs_and_knobs_are_refused_by_name() {
         (
             "slob",
             [
-                "no design `slob`",
+                "unknown design `slob`",
                 "uslab, uslab-model, slub, sheaves-6.18, sheaves, slab, bonwick94, magazines01, linux",
             ],
         ),
@@ -263,7 +263,7 @@ fn design_from_another_crate_runs_like_a_built_in_one() {
 }
 
 #[test]
-fn series_samples_every_cache_cpu_and_order_at_a_hundred_points() {
+fn series_has_a_hundred_samples_per_cache_cpu_and_order() {
     let (code, csv, err) = said(&uslab(&["replay", "--design", "slub,uslab,bonwick94", "--series", "-"]));
     assert_eq!(code, Some(0), "{err}");
     let mut lines = csv.lines();
@@ -383,7 +383,7 @@ fn prediction_starts_from_the_other_kernels_tables() {
 }
 
 #[test]
-fn change_counts_if_it_exceeds_the_difference_between_equal_boots() {
+fn predicted_change_must_exceed_the_variation_between_boots() {
     let folder = || {
         let folder = tempfile::tempdir().expect("a folder");
         let table =
@@ -429,7 +429,7 @@ fn two_reports_are_compared_by_name() {
 }
 
 #[test]
-fn converted_trace_gives_the_report_of_its_trace() {
+fn converted_trace_gives_the_same_report() {
     let (data, folder) = (workspace().join("sim/data"), tempfile::tempdir().expect("a folder"));
     for table in ["before.slabinfo", "before.buddyinfo", "before.zoneinfo", "end.slabinfo"] {
         std::fs::copy(data.join(format!("files-6.1.{table}")), folder.path().join(table)).expect("a table");

@@ -121,7 +121,7 @@ fn true_cause(trace: &str, row: &KernelRow) {
 
 /// Regression test: every difference was explained by what a CPU keeps, or by the policy.
 #[test]
-fn cause_shown_below_the_kernels_table_is_true() {
+fn mismatch_cause_below_the_kernel_table_is_true() {
     let report = replay(None, &Options::default());
     let kernel = report.against_kernel.as_ref().expect("its tables are bundled");
     kernel.rows.iter().for_each(|row| true_cause("bundled", row));
@@ -206,7 +206,7 @@ const WRONG_SLABS: [(&str, [u64; 2]); 3] = [
 ];
 
 #[test]
-fn the_design_linux_has_the_slabs_of_the_traced_kernels() {
+fn design_linux_matches_the_slabs_of_traced_kernels() {
     for (release, most) in WRONG_SLABS {
         let mut sums = [[0; 5]; 2];
         for folder in
@@ -256,7 +256,7 @@ fn first(folder: &Path) -> String {
 }
 
 #[test]
-fn magazines_serve_nearly_all_and_without_them_none() {
+fn magazines_serve_nearly_all_operations() {
     let on = replay(None, &Options::default());
     let off = replay(None, &Options { magazines: uslab::Magazines::Off, ..Options::default() });
     assert!(on.objects.paths.share(uslab::Path::Cpu) > Some(0.95), "{}", on.objects.paths);

@@ -125,7 +125,7 @@ free: 1024 bytes in one piece; free blocks: 1 of 1024 bytes
 
 /// Valgrind runs the program with these words and counts its instructions (`experiments::instructions`).
 #[test]
-fn pairs_are_made_to_be_counted() {
+fn interleaved_pairs_are_counted() {
     assert_eq!(told(&["instructions", "linear", "10"]), "");
 }
 
@@ -219,14 +219,14 @@ fn every_value_has_a_key_of_its_own(name: &str, text: &str) {
 }
 
 #[test]
-fn the_seed_decides() {
+fn lab_result_depends_only_on_the_seed() {
     let race = |seed| told(&["race", "--exact", "--seed", seed]);
     let rows = |text: String| text.lines().skip(2).map(str::to_owned).collect::<Vec<_>>();
     assert_ne!(rows(race("1")), rows(race("2")));
 }
 
 #[test]
-fn the_buddys_walk_splits_and_merges_as_on_paper() {
+fn buddy_demo_splits_and_merges_as_in_the_seed_post() {
     let out = told(&["buddy", "--exact"]);
     let golden = "\
 1024 bytes: free blocks of each size
@@ -265,7 +265,7 @@ bytes  first level  second level  search begins at  there: first level  there: s
 }
 
 #[test]
-fn kenwrights_four_blocks_go_through_eight_states() {
+fn kenwrights_pool_demo_shows_eight_states() {
     let out = told(&["kenwright", "--exact", "--quick"]);
     let golden = "\
 state  step      block  free  initialised  next
@@ -291,7 +291,7 @@ fn handles_experiment_prints_the_golden_file() {
 }
 
 #[test]
-fn the_cheat_sheet_has_a_page_for_each_of_its_lines() {
+fn cheat_sheet_has_a_page_for_each_line() {
     let sheet = json(&told(&["explain", "--exact", "--json", "-"]));
     let table = |part: &Value| part["table"].clone();
     let words = table(&sheet["parts"][0]);
@@ -319,7 +319,7 @@ fn the_cheat_sheet_has_a_page_for_each_of_its_lines() {
 
 /// An option's default is printed in a form that the option accepts.
 #[test]
-fn defaults_of_lists_are_accepted() {
+fn default_list_options_are_accepted() {
     for (name, option) in [
         ("handles", "--objects"),
         ("kenwright", "--counts"),
@@ -381,7 +381,7 @@ fn layout_text_follows_the_options() {
 /// opposite, although the figures agreed with the tutorial. The experiment also compared the largest block between
 /// memories that were not equally full.
 #[test]
-fn fragmentation_is_judged_at_equal_use_over_ten_seeds() {
+fn fragmentation_is_compared_at_equal_use_over_ten_seeds() {
     let findings = findings("fragmentation");
     let of = |words| verdicts(findings, words);
     assert_eq!(of("largest free block stays"), ["yes"], "E092");
@@ -443,7 +443,7 @@ fn the_lists_of_tlsf_are_shown_for_any_size() {
 
 /// The article's times are for more frames and walks than a quick run has.
 #[test]
-fn times_of_other_workloads_are_not_shown_next_to_ours() {
+fn times_of_different_workloads_are_not_compared() {
     let out = told(&["pools", "--quick", "--sets", "1"]);
     assert!(out.contains("walks: 50\n") && !out.contains("article: churn"), "{out}");
     assert!(out.contains("stand beside ours where ours are, too"), "{out}");
@@ -478,7 +478,9 @@ fn allocator_that_cannot_serve_a_workload_is_skipped() {
     assert_eq!(cells(&out, "pool"), 1, "{out}");
     assert!(cells(&out, "tlsf") > 2, "{out}");
     assert!(
-        out.contains("No pool can be made for this workload: slots aligned to 8192: expected 4096 or less."),
+        out.contains(
+            "No pool can be created for this workload: slots aligned to 8192: expected 4096 or less."
+        ),
         "{out}"
     );
     let large = folder.file("large.csv", "a,1,8\na,2,1048576\n");

@@ -129,7 +129,7 @@ impl Case {
         let mut program = Command::new("valgrind")
             .args(["--tool=lackey", "--trace-mem=yes"])
             .arg(std::env::current_exe().unwrap())
-            .args(["--exact", "lines::plays_a_tape", "--nocapture"])
+            .args(["--exact", "lines::child_runs_recorded_accesses", "--nocapture"])
             .env(TAPE, file.path())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -251,7 +251,7 @@ impl Mesi {
 
 /// The program that valgrind runs, which is not a test.
 #[test]
-fn plays_a_tape() {
+fn child_runs_recorded_accesses() {
     let Some(tape) = std::env::var_os(TAPE) else { return };
     let tape = std::fs::read(tape).unwrap();
     let own = std::thread::Builder::new().stack_size(STACK);
@@ -310,7 +310,7 @@ fn play(tape: &[u8]) {
 
 /// A part of `.ci/full` runs all workloads on up to 8 CPUs; otherwise one runs on 2.
 #[test]
-fn the_clock_counts_the_lines_that_travel_under_the_shipping_code() {
+fn simulated_line_transfers_equal_the_shipping_codes() {
     if Command::new("valgrind").arg("--version").output().is_err() {
         println!("SKIPPED: no valgrind here (Debian: apt-get install valgrind)");
         return;

@@ -62,7 +62,7 @@ fn engine_without_memory_agrees_with_the_replay() {
 }
 
 #[test]
-fn every_object_of_a_shown_slab_has_a_place() {
+fn each_object_of_a_shown_slab_has_a_place() {
     let (_, stream) = bundled();
     let machine = Machine::new(&stream).unwrap();
     let mut engine = Engine::new(Shipping::on(&machine), &stream);
@@ -192,7 +192,7 @@ fn what_is_held_is_counted_listed_and_drawn_alike(view: &View) {
 /// With `USLAB_VIEWS=full`, the test also checks after every thousand operations of all traces that `USLAB_TRACES`
 /// names.
 #[test]
-fn every_design_shows_the_same_twice_and_in_webassembly() {
+fn each_design_is_deterministic_natively_and_in_webassembly() {
     let full = std::env::var_os("USLAB_VIEWS").is_some_and(|views| views == "full");
     let node = has_node();
     let traces = std::env::var_os("USLAB_TRACES").filter(|_| full).map(|folder| traces_in(folder.as_ref()));
@@ -281,7 +281,7 @@ fn snapshot_json_equals_the_view_of_a_run() {
 }
 
 #[test]
-fn a_converted_trace_has_the_moments_of_its_designs() {
+fn converted_trace_contains_the_moments_of_its_designs() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("trace.ops");
     let (_, stream) = bundled();
@@ -304,7 +304,7 @@ fn snapshot_beyond_the_trace_is_refused() {
         (&["--at", "-1", "--json"], "-1"),
         (&["--at", "5"], "--at: expected --json"),
         (&["--at", "5", "--json", "--design", "slub,slab"], "--at: expected one design, got 2"),
-        (&["--at", "5", "--json", "--design", "slob"], "no design `slob`"),
+        (&["--at", "5", "--json", "--design", "slob"], "unknown design `slob`"),
         (&["--at", "5", "--json", "--nodes", "2"], "--nodes"),
     ] {
         let output = uslab(&[&["replay"], arguments].concat());
@@ -357,7 +357,7 @@ fn demo_pages_refuse_a_file_as_their_folder() {
 
 #[test]
 #[ignore = "runs all demos: `.ci/full page` does it"]
-fn pages_of_demos_are_written_to_a_folder() {
+fn demo_pages_are_written_to_a_folder() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     let output = uslab(&["page", &at("new/pages"), "--json"]);

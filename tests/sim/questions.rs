@@ -50,7 +50,7 @@ fn chapter_shows_the_output_of_each_command() {
 
 /// A reader gets an answer in five minutes.
 #[test]
-fn the_chapter_is_short() {
+fn questions_chapter_is_short() {
     let words = PAGE.split_whitespace().count();
     assert!(words <= 1_800, "{words} words");
 }

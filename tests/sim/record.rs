@@ -100,7 +100,7 @@ fn unbootable_kernel_is_refused_and_leaves_no_file() {
 /// Boots the kernel that `USLAB_KERNEL` names, which needs qemu and a static busybox.
 #[test]
 #[ignore = "boots a kernel"]
-fn a_kernel_is_booted_and_records_itself() {
+fn booted_kernel_records_itself() {
     let kernel =
         std::env::var("USLAB_KERNEL").expect("USLAB_KERNEL: a vmlinuz, or the folder of an unpacked package");
     let place = tempfile::tempdir().expect("a folder");

@@ -193,7 +193,7 @@ fn facts(file: &str) -> Facts {
 }
 
 #[test]
-fn every_sample_has_its_numbers() {
+fn each_sample_trace_has_its_known_numbers() {
     for sample in &SAMPLES {
         let facts = facts(sample.file);
         let objects = &facts.objects;

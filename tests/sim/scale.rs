@@ -12,7 +12,7 @@ fn scale_json(args: &[&str]) -> Value {
 }
 
 #[test]
-fn a_curve_for_each_workload_and_design_and_a_point_for_each_count() {
+fn scale_has_a_curve_per_workload_and_design() {
     let args =
         ["--cpus", "1..8", "--workload", "pairs,remote=20", "--design", "bonwick94,slub:cpu_partial=0"];
     let report = scale_json(&args);
@@ -152,7 +152,7 @@ fn cpu_counts_validated_by_the_profile_are_marked() {
 }
 
 #[test]
-fn a_picture_has_a_curve_for_each_design_and_says_the_same_in_words() {
+fn scale_picture_has_a_curve_and_text_per_design() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = validated_profile(&folder);
     let svg = |args: &[&str]| {
@@ -192,7 +192,7 @@ fn a_picture_has_a_curve_for_each_design_and_says_the_same_in_words() {
 }
 
 #[test]
-fn a_trace_runs_back_to_back_on_its_own_cpus() {
+fn scale_runs_a_trace_on_its_cpus() {
     let trace = workspace().join("sim/data/files-6.1.trace.zst");
     let trace = trace.to_str().expect("UTF-8");
     let args = ["scale", "--trace", trace, "--design", "bonwick94,uslab-model", "--json", "-"];
@@ -226,10 +226,10 @@ fn invalid_scale_options_are_refused_by_name() {
     for (args, parts) in [
         (&["--cpus", "0"][..], ["--cpus", "from 1 to 1024"]),
         (&["--cpus", "8..2"], ["8..2", "FIRST..LAST"]),
-        (&["--workload", "churn"], ["no workload `churn`", "handoff=N"]),
+        (&["--workload", "churn"], ["unknown workload `churn`", "handoff=N"]),
         (&["--workload", "remote=101"], ["remote=101", "from 1 to 100"]),
         (&["--design", "uslab"], ["uslab-model", "no clock"]),
-        (&["--design", "slob"], ["no design `slob`", "magazines01"]),
+        (&["--design", "slob"], ["unknown design `slob`", "magazines01"]),
         (&["--profile", "nosuch"], ["--profile nosuch", "expected vm2, milan2s or a file"]),
         (&["--size", "9000"], ["--size", "1..=8192"]),
         (&["--ops", "0"], ["--ops", "0"]),

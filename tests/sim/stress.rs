@@ -172,7 +172,7 @@ fn violation_exits_with_1_and_is_printed_on_standard_output() {
 }
 
 #[test]
-fn an_interrupt_ends_the_run_with_its_census() {
+fn interrupted_stress_ends_with_a_census() {
     let child = uslab(&["--seconds", "600", "--threads", "4", "--json"]).spawn().expect("the binary starts");
     let id = nix::unistd::Pid::from_raw(child.id().try_into().expect("a process id"));
     let (begun, tasks) = (Instant::now(), format!("/proc/{id}/task"));
@@ -241,7 +241,7 @@ fn invalid_stress_options_are_refused_with_accepted_values() {
 }
 
 #[test]
-fn the_help_names_every_fault_point() {
+fn stress_help_lists_each_fault_point() {
     let (code, out, _) = said(&uslab(&["--help"]).output().expect("the binary runs"));
     assert_eq!(code, Some(0));
     for point in POINTS {

@@ -119,7 +119,7 @@ fn is_test(path: &str, sources: &[(PathBuf, String)]) -> bool {
 }
 
 #[test]
-fn every_claim_has_an_answer_with_existing_evidence() {
+fn each_seed_claim_has_an_answer_with_evidence() {
     let root = workspace();
     let rows = rows(&std::fs::read_to_string(root.join(ROWS)).unwrap());
     let mut all = Vec::new();
@@ -344,7 +344,7 @@ fn one<'v>(
 
 /// Regression test: figures of the study came from an earlier state of the experiments, which was not noticed.
 #[test]
-fn every_exact_figure_equals_the_experiments_result() {
+fn each_exact_figure_equals_its_experiment() {
     let (mut wrong, mut checked) = (Vec::new(), 0);
     for page in [FINDINGS, ROWS] {
         let path = workspace().join(page);
@@ -385,7 +385,7 @@ fn every_exact_figure_equals_the_experiments_result() {
 
 /// The page of findings states the number of claims with each answer; it must be updated when a row changes.
 #[test]
-fn the_page_of_findings_counts_the_answers() {
+fn findings_page_counts_the_answers() {
     let page = std::fs::read_to_string(workspace().join(FINDINGS)).unwrap();
     let rows = rows(&std::fs::read_to_string(workspace().join(ROWS)).unwrap());
     for letter in ["A", "K", "E", "P", "X", "M"] {
@@ -435,11 +435,11 @@ fn rewritten_figure_keeps_its_format_and_the_text_around_it() {
 
 /// Without this test, a check that never finds anything missing would pass.
 #[test]
-fn a_test_that_there_is_not_is_found_missing() {
+fn missing_evidence_test_is_reported() {
     let here = vec![(PathBuf::from("tests/sim/study.rs"), include_str!("study.rs").to_owned())];
-    assert!(is_test("a_test_that_there_is_not_is_found_missing", &here));
-    assert!(is_test("study::tests::a_test_that_there_is_not_is_found_missing", &here));
-    assert!(!is_test("other::a_test_that_there_is_not_is_found_missing", &here));
+    assert!(is_test("missing_evidence_test_is_reported", &here));
+    assert!(is_test("study::tests::missing_evidence_test_is_reported", &here));
+    assert!(!is_test("other::missing_evidence_test_is_reported", &here));
     assert!(!is_test("rows", &here), "no test, though a function");
     assert!(!is_test("no_such_test", &here));
     let table = "| A01 | a claim | holds | found | `x` |\n| B01 | other | holds | found | x |\ntext\n";

@@ -191,7 +191,7 @@ fn damaged_and_missing_results_are_reported_and_run_again() {
         assert_eq!(code, Some(1), "{err}");
         let run = format!("`{} sweep run '{}' --results {results}`", program(), sweep.file);
         assert!(err.contains(&format!("item 17 damaged: {}: ", cut.display())), "{err}");
-        assert!(err.ends_with(&format!("2 items have no result; {run} runs what is left\n")), "{err}");
+        assert!(err.ends_with(&format!("2 items have no result; {run} runs the missing items\n")), "{err}");
         assert_eq!(err.lines().count(), 2, "{err}");
     }
     assert!(!Path::new(&csv).exists(), "of a part nothing is written");
@@ -367,13 +367,16 @@ fn invalid_sweep_is_refused_in_one_line_by_name() {
         ("design = [\"slub\"]\n", &["neither `trace` nor `workload`"][..]),
         (
             "workload = [\"pairs\"]\ncpus = 1\ndesign = [\"slob\"]\n",
-            &[":3: design: no design `slob`", "magazines01"],
+            &[":3: design: unknown design `slob`", "magazines01"],
         ),
         (
             "workload = [\"pairs\"]\ncpus = 1\ndesign = [\"uslab\"]\n",
             &["design: uslab has no clock", "uslab-model"],
         ),
-        ("workload = [\"churn\"]\ncpus = 1\ndesign = [\"slub\"]\n", &[":1: workload: no workload `churn`"]),
+        (
+            "workload = [\"churn\"]\ncpus = 1\ndesign = [\"slub\"]\n",
+            &[":1: workload: unknown workload `churn`"],
+        ),
         ("workload = [\"pairs\"]\ndesign = [\"slub\"]\n", &["cpus: expected numbers of CPUs"]),
         ("workload = [\"pairs\"]\ncpus = 0\ndesign = [\"slub\"]\n", &[":2: cpus: 0: expected 1 to 1024"]),
         (
@@ -418,7 +421,7 @@ fn invalid_sweep_is_refused_in_one_line_by_name() {
         // Regression test: the options of an unknown design were reported instead of the design.
         (
             "workload = \"pairs\"\ndesign = \"slubb\"\ncpus = 1\n[knobs.slub]\ncpu_partial = 3\n",
-            &[":2: design: no design `slubb`; there are uslab-model, slub"],
+            &[":2: design: unknown design `slubb`; expected one of uslab-model, slub"],
         ),
         ("workload = pairs\n", &[":1: "]),
         (
@@ -430,7 +433,10 @@ fn invalid_sweep_is_refused_in_one_line_by_name() {
             &[":1: trace: none.zst: No such file", ", in /", "--inputs"],
         ),
         ("trace = [\".\"]\ndesign = [\"slub\"]\n", &["trace: ", "directory"]),
-        ("trace = [\"a sweep.toml\"]\nseed = 3\ndesign = [\"slub\"]\n", &[":2: seed: a trace has its own"]),
+        (
+            "trace = [\"a sweep.toml\"]\nseed = 3\ndesign = [\"slub\"]\n",
+            &[":2: seed: a trace has a fixed number"],
+        ),
         (
             "workload = [\"pairs\"]\ncpus = 1\ndesign = [\"slub\", \"slub\"]\n",
             &[":3: design: slub is there twice"],
@@ -441,7 +447,7 @@ fn invalid_sweep_is_refused_in_one_line_by_name() {
         ),
         (
             "workload = [\n  \"pairs\",\n  \"churn\",\n]\ncpus = 1\ndesign = [\"slub\"]\n",
-            &[":3: workload: no workload `churn`"],
+            &[":3: workload: unknown workload `churn`"],
         ),
         (
             "workload = [\"pairs\"]\ncpus = [\n  1,\n  2000,\n]\ndesign = [\"slub\"]\n",
@@ -496,11 +502,11 @@ fn invalid_sweep_is_refused_in_one_line_by_name() {
         &[("JOB_COMPLETION_INDEX", "7"), ("JOB_COMPLETIONS", "7")],
     ));
     assert_eq!(code, Some(2));
-    assert!(err.contains("JOB_COMPLETION_INDEX=7: share 7/7: expected a share from 0 to 6"), "{err}");
+    assert!(err.contains("JOB_COMPLETION_INDEX=7: share 7/7: expected a shard number from 0 to 6"), "{err}");
 }
 
 #[test]
-fn a_result_of_another_item_is_refused_and_left() {
+fn result_of_another_item_is_refused() {
     let (sweep, other) = (Sweep::new(SMALL), Sweep::new(&SMALL.replace("ops = 300", "ops = 301")));
     sweep.run("r", &[], &[]);
     other.run("r", &["--item", "5"], &[]);
@@ -572,7 +578,7 @@ fn sample_contains_each_setting_once() {
 }
 
 #[test]
-fn an_item_that_cannot_be_run_fails_alone_and_is_named() {
+fn failing_sweep_item_is_named_and_others_run() {
     // The last pages of the machine hold 8 KiB objects: bursts of a million do not fit into memory.
     let sweep = Sweep::new(
         "workload = [\"pairs\", \"bursts=1048576\"]\ndesign = [\"bonwick94\"]\ncpus = 1\nops = 3000000\nsize = 8192\n",
@@ -596,7 +602,7 @@ fn an_item_that_cannot_be_run_fails_alone_and_is_named() {
 
 /// Regression test: one invalid trace ended the run of all others, as bad input does.
 #[test]
-fn an_unreadable_trace_fails_its_items_and_no_other() {
+fn unreadable_trace_fails_only_its_items() {
     let sweep = Sweep::new(
         "design = [\"slub\", \"bonwick94\"]\ninputs = \"traces\"\ntrace = [\n\"garb.txt\",\n\"good.zst\",\n]\n",
     );
@@ -618,15 +624,12 @@ fn an_unreadable_trace_fails_its_items_and_no_other() {
 }
 
 #[test]
-fn no_share_is_empty_and_who_asks_for_more_is_told() {
+fn more_shards_than_items_are_refused() {
     let sweep = Sweep::new(SMALL);
     let results = sweep.path("r");
     let args = ["sweep", "slurm", &sweep.file, "--shards", "100", "--results", &results];
     let (code, script, err) = said(&with(&args, &[]));
-    assert_eq!(
-        (code, err.as_str()),
-        (Some(0), "uslab: --shards 100: there are 24 items, so as many shares\n")
-    );
+    assert_eq!((code, err.as_str()), (Some(0), "uslab: --shards 100: expected at most 24 items\n"));
     assert!(
         script.contains("#SBATCH --array=0-23\n") && script.contains("--array=23 THIS` runs share 23 of 24"),
         "{script}"
@@ -656,7 +659,7 @@ fn ctrl_c_reports_the_kept_results() {
 
 /// The shell's limit on file size simulates a full disk: writing fails in the middle of a file.
 #[test]
-fn on_a_full_disk_nothing_is_half_written_and_the_rest_stays() {
+fn full_disk_leaves_no_partial_result() {
     let sweep = Sweep::new(SMALL);
     sweep.run("whole", &[], &[]);
     let expected = sweep.merged("whole");
@@ -968,7 +971,7 @@ fn settings_that_tie_with_the_winner_are_marked() {
 }
 
 #[test]
-fn rounds_of_another_tuning_are_refused() {
+fn rounds_of_a_different_tuning_run_are_refused() {
     let sweep = Sweep::new(TUNED);
     json(&["tune", &sweep.file, "--no-run"]);
     refused(&["tune", &sweep.file, "--no-run", "--by", "slabs"], &["round-1.toml", "remove "]);

@@ -673,7 +673,10 @@ fn verb_what_names_the_kind_of_each_file() {
     );
     refused(&["what", "/no/such/file"], &["/no/such/file"]);
     let empty = tempfile::tempdir().unwrap();
-    refused(&["what", empty.path().to_str().unwrap()], &["neither a recording nor tables", "looked for"]);
+    refused(
+        &["what", empty.path().to_str().unwrap()],
+        &["neither a recording nor kernel tables", "looked for"],
+    );
     let mut forms = vec![];
     ftrace(&mut forms);
     for (options, form) in [

@@ -35,7 +35,7 @@ fn vectors_and_boxes_work_with_both_crate_versions() {
 /// Pools serve the standard containers: small vectors get memory from the pool of their class, large ones from the
 /// heap.
 #[test]
-fn containers_live_on_pools_by_class_with_the_heap_behind_them() {
+fn containers_allocate_from_size_classes_with_heap_fallback() {
     use uslab::pool::{ClassPools, Hybrid, SizeClasses};
     let hybrid = Hybrid::new(ClassPools::new(&SizeClasses::micro(), 64 << 20).unwrap(), 256);
     vectors!(allocator_api2_02: &hybrid);
@@ -71,7 +71,7 @@ macro_rules! collections {
 const BYTES: usize = 4 << 20;
 
 #[test]
-fn containers_live_on_pools_by_class() {
+fn containers_allocate_from_size_classes() {
     use uslab::pool::{ClassPools, Local, SizeClasses};
     let classes = SizeClasses::new((3..=20).map(|log| 1 << log)).unwrap();
     let mut pools = Local::new(ClassPools::new(&classes, BYTES).unwrap());
@@ -96,7 +96,7 @@ fn containers_allocate_from_a_fixed_pool_up_to_its_slot_size() {
 }
 
 #[test]
-fn containers_live_on_tlsf_and_best_fit_and_all_comes_back() {
+fn containers_allocate_from_tlsf_and_best_fit() {
     use uslab::pool::{BestFit, Local, MappedArea, Tlsf};
     let area = || MappedArea::new(BYTES, 4096).unwrap();
     let mut tlsf = Local::new(Tlsf::new(area()).unwrap());

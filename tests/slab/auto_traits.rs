@@ -63,7 +63,7 @@ type Stack = Borrowed<'static>;
 type Fixed = FixedPool<Stack>;
 
 #[test]
-fn every_public_type_has_the_auto_traits_that_are_meant_and_no_others() {
+fn public_types_have_exactly_the_documented_auto_traits() {
     let wrong = table! {
         // --- uslab_magazine
         "numbers and settings" => YES YES: magazine::Config, magazine::DepotBudget, magazine::Drains, magazine::SweepGroup, magazine::TooSmall, magazine::Which, magazine::Words, magazine::Stats, magazine::Cpus,

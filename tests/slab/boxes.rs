@@ -183,7 +183,7 @@ fn late_frees_do_not_enter_new_caches() {
 }
 
 #[test]
-fn a_box_is_a_word() {
+fn cache_box_is_one_word() {
     let word = size_of::<usize>();
     assert_eq!((size_of::<CacheBox<'_, String>>(), size_of::<Option<CacheBox<'_, String>>>()), (word, word));
     assert_eq!((size_of::<OwnedBox<String>>(), size_of::<Option<OwnedBox<String>>>()), (word, word));

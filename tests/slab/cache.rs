@@ -24,7 +24,7 @@ fn fill(cache: &KmemCache) -> (Vec<Block<'_>>, AllocError) {
 }
 
 #[test]
-fn at_its_limit_a_cache_finds_what_another_cpu_keeps() {
+fn cache_at_its_limit_takes_objects_cached_by_another_cpu() {
     for magazines in
         [Magazines::BySize, Magazines::Off, Magazines::Sized { capacity: 3, stock: 2, depot_limit: 1 }]
     {
@@ -107,7 +107,7 @@ fn shrink_returns_the_number_of_freed_slabs() {
 }
 
 #[test]
-fn out_of_memory_is_a_value_and_everything_comes_back() {
+fn out_of_memory_is_an_error_and_leaks_nothing() {
     let subsystem = Subsystem::new(config(2, 1, 4 << 20)).unwrap();
     let cache = KmemCache::builder("page", 4096).build_in(&subsystem).unwrap();
     let taken = subsystem.pages().alloc_block(Order::ZERO, Gfp::KERNEL, None).unwrap();
@@ -161,7 +161,7 @@ fn slab_pages_are_cleared_only_for_zero_on_free_caches() {
 }
 
 #[test]
-fn both_halves_of_an_allocation_are_usable() {
+fn object_and_its_tail_are_usable() {
     let subsystem = Subsystem::new(Config::default()).unwrap();
     let cache = KmemCache::builder("halves", 64).check_frees(false).build_in(&subsystem).unwrap();
     let inlined = (0..1000).filter(|_| {
@@ -212,7 +212,7 @@ fn objects_are_distinct_aligned_and_keep_their_content() {
 }
 
 #[test]
-fn an_empty_slab_beyond_the_minimum_goes_back_by_itself() {
+fn empty_slab_above_min_partial_is_freed() {
     let subsystem = subsystem(1);
     let cache = KmemCache::builder("o", 1024).magazines(Magazines::Off).build_in(&subsystem).unwrap();
     let per_slab = cache.geometry().objects();
@@ -246,7 +246,7 @@ fn allocations_fill_the_fullest_slabs_first() {
 }
 
 #[test]
-fn what_cpus_keep_without_using_it_is_reaped_and_drained() {
+fn idle_objects_of_cpus_are_reaped_and_drained() {
     let subsystem = subsystem(2);
     let cache = KmemCache::builder("o", 64).build_in(&subsystem).unwrap();
     let churn = |cpu| {
@@ -399,7 +399,7 @@ fn constructing(name: &str, size: usize, whole_slabs: bool) -> KmemCacheBuilder 
 }
 
 #[test]
-fn a_constructor_runs_once_for_each_object() {
+fn constructor_runs_once_for_each_object() {
     [false, true].into_iter().for_each(each_object_is_constructed_once);
 }
 fn each_object_is_constructed_once(whole_slabs: bool) {
@@ -475,7 +475,7 @@ fn constructor_panic_leaks_nothing() {
 }
 
 #[test]
-fn destroy_refuses_while_objects_are_in_use_and_the_cache_goes_on() {
+fn destroy_is_refused_while_objects_are_in_use() {
     let subsystem = subsystem(2);
     let cache = KmemCache::builder("o", 64).build_in(&subsystem).unwrap();
     on_cpu(1);
@@ -555,7 +555,7 @@ fn dropped_cache_keeps_slabs_in_use_and_does_not_expedite_deferred_frees() {
 }
 
 #[test]
-fn objects_belong_to_nodes_and_go_home() {
+fn freed_objects_return_to_their_node() {
     let subsystem = Subsystem::new(config(4, 2, 64 << 20)).unwrap();
     let cache = KmemCache::builder("o", 256).build_in(&subsystem).unwrap();
     let node = |block: &Block<'_>| {
@@ -613,7 +613,7 @@ fn full_node_falls_back_to_another_node() {
 }
 
 #[test]
-fn threads_on_real_cpus_lose_nothing() {
+fn threads_on_real_cpus_lose_no_object() {
     let subsystem = Subsystem::new(uslab::Config { check_frees: true, ..uslab::Config::default() }).unwrap();
     let cache = KmemCache::builder("shared", 96).build_in(&subsystem).unwrap();
     let (send, receive) = std::sync::mpsc::channel::<Vec<Block<'_>>>();
@@ -653,7 +653,7 @@ fn threads_on_real_cpus_lose_nothing() {
 /// Memory that the constructor allocated for an object is freed by the destructor, once for each object, on whatever
 /// path the slab is freed.
 #[test]
-fn a_destructor_runs_once_for_each_object_when_its_slab_goes() {
+fn destructor_runs_once_for_each_object_of_a_freed_slab() {
     on_cpu(0);
     for way in ["shrink", "destroy", "drop", "last free"] {
         objects_end_once(way, false);
@@ -714,7 +714,7 @@ fn objects_end_once(way: &str, whole_slabs: bool) {
 }
 
 #[test]
-fn a_constructor_that_refuses_is_an_error_and_nothing_is_lost() {
+fn failing_constructor_is_an_error_and_leaks_nothing() {
     [false, true].into_iter().for_each(refusals_lose_nothing);
 }
 fn refusals_lose_nothing(whole_slabs: bool) {
@@ -742,7 +742,7 @@ fn refusals_lose_nothing(whole_slabs: bool) {
     let refused = cache.alloc(Gfp::KERNEL).unwrap_err();
     assert_eq!(
         (refused, refused.to_string().as_str()),
-        (AllocError::Constructor, "the constructor of an object refused")
+        (AllocError::Constructor, "the constructor of an object failed")
     );
     assert_eq!(cache.alloc_bulk(Gfp::KERNEL, &mut [None; 3]), Err(AllocError::Constructor));
     drop(had);
@@ -759,13 +759,13 @@ fn refusals_lose_nothing(whole_slabs: bool) {
 }
 
 #[test]
-fn bad_caches_are_errors() {
+fn invalid_cache_configurations_are_errors() {
     let subsystem = subsystem(1);
     let error = |name: &str, size, align| {
         KmemCache::builder(name, size).align(align).build_in(&subsystem).unwrap_err().to_string()
     };
-    assert_eq!(error("", 8, 8), "a cache name must not be empty or have blanks");
-    assert_eq!(error("a b", 8, 8), "a cache name must not be empty or have blanks");
+    assert_eq!(error("", 8, 8), "a cache name must not be empty or contain blanks");
+    assert_eq!(error("a b", 8, 8), "a cache name must not be empty or contain blanks");
     assert_eq!(error("o", 0, 8), "an object of 0 bytes");
     assert_eq!(error("o", 8, 24), "alignment 24 is not a power of two");
     assert_eq!(error("o", 5 << 20, 8), "an object of 5242880 bytes; the largest block has 4194304");
@@ -775,11 +775,11 @@ fn bad_caches_are_errors() {
     assert_eq!(zeroed, uslab::CacheError::ZeroOnFree);
     let account = uslab::cache::Account::new_in(&common::subsystem(1), 1 << 20);
     let strange = KmemCache::builder("o", 8).account(&account).build_in(&subsystem).unwrap_err();
-    assert_eq!(strange.to_string(), "the account is of another subsystem than the cache");
+    assert_eq!(strange.to_string(), "the account and the cache belong to different subsystems");
 }
 
 #[test]
-fn more_objects_than_there_can_be_are_an_error_and_no_abort() {
+fn impossible_bulk_size_is_an_error() {
     let subsystem = subsystem(1);
     let made = |name: &str| KmemCache::builder(name, 64).build_in(&subsystem).unwrap();
     let typed = ObjectCache::builder("typed").ctor(|| [0_u8; 64]).build_in(&subsystem).unwrap();

@@ -19,7 +19,7 @@ fn kinds(heard: &Heard) -> Vec<CorruptionKind> {
 }
 
 #[test]
-fn a_double_free_is_seen_when_its_second_copy_reaches_the_slab() {
+fn double_free_is_detected_when_it_reaches_the_slab() {
     for magazines in [Magazines::Off, Magazines::BySize] {
         let (subsystem, heard) = listening(false);
         let cache = KmemCache::builder("inode", 64).magazines(magazines).build_in(&subsystem).unwrap();
@@ -45,7 +45,7 @@ fn a_double_free_is_seen_when_its_second_copy_reaches_the_slab() {
 }
 
 #[test]
-fn each_double_free_of_one_flush_is_reported() {
+fn each_double_free_in_a_flush_is_reported() {
     let (subsystem, heard) = listening(false);
     let cache = KmemCache::builder("inode", 64).build_in(&subsystem).unwrap();
     let keep = cache.alloc_block(Gfp::KERNEL).unwrap();
@@ -60,7 +60,7 @@ fn each_double_free_of_one_flush_is_reported() {
 }
 
 #[test]
-fn a_double_free_is_seen_at_the_free_where_frees_are_checked() {
+fn checked_free_detects_a_double_free() {
     for magazines in [Magazines::Off, Magazines::BySize] {
         let (subsystem, heard) = listening(false);
         let built = KmemCache::builder("inode", 64).magazines(magazines).check_frees(true);
@@ -174,7 +174,7 @@ fn free_past_the_last_object_of_a_limited_slab_is_refused() {
 }
 
 #[test]
-fn without_the_check_at_the_free_the_slab_refuses_what_is_not_its_own() {
+fn slab_refuses_foreign_objects_without_checked_frees() {
     let (subsystem, heard) = listening(false);
     let inode = KmemCache::builder("inode", 100).build_in(&subsystem).unwrap();
     let dentry = KmemCache::builder("dentry", 100).build_in(&subsystem).unwrap();
@@ -196,7 +196,7 @@ fn without_the_check_at_the_free_the_slab_refuses_what_is_not_its_own() {
 
 /// Regression test: such addresses were put in the magazine, and the next two allocations overlapped.
 #[test]
-fn a_free_inside_an_object_is_refused_where_its_frame_is_looked_at_anyway() {
+fn interior_free_is_refused_where_the_frame_is_read() {
     let (subsystem, heard) = listening(false);
     let kmalloc = subsystem.kmalloc();
     let malloc = Malloc::new(&subsystem).unwrap();
@@ -228,7 +228,7 @@ fn a_free_inside_an_object_is_refused_where_its_frame_is_looked_at_anyway() {
 
 /// Regression test: a `realloc` inside an object returned the same address, and its size was the object's.
 #[test]
-fn what_is_no_object_has_no_size_and_is_not_moved() {
+fn non_object_has_no_size_and_cannot_be_reallocated() {
     let (subsystem, heard) = listening(false);
     let (kmalloc, malloc) = (subsystem.kmalloc(), Malloc::new(&subsystem).unwrap());
     let of = |size| Layout::from_size_align(size, 8).unwrap();
@@ -308,7 +308,7 @@ fn pages_of_a_freed_slab_have_no_owner() {
 }
 
 #[test]
-fn kmalloc_refuses_what_it_never_handed_out() {
+fn kmalloc_refuses_foreign_addresses() {
     let (subsystem, heard) = listening(true);
     let kmalloc = subsystem.kmalloc();
     let large = kmalloc.alloc(20_000, Gfp::KERNEL).unwrap();
@@ -334,7 +334,7 @@ fn kmalloc_refuses_what_it_never_handed_out() {
 }
 
 #[test]
-fn huge_memory_is_told_from_what_lies_in_it_and_beside() {
+fn huge_memory_is_freed_only_by_its_start_address() {
     let (subsystem, heard) = listening(true);
     let malloc = Malloc::new(&subsystem).unwrap();
     let layout = Layout::from_size_align(5 << 20, 8).unwrap();
@@ -393,7 +393,7 @@ fn census_before_a_double_free_is_detected_reports_a_violation() {
     }
     // Both copies are in the magazine, so more objects were freed than allocated.
     let violation = subsystem.check().expect_err("the books cannot be right").to_string();
-    assert_eq!(violation, "cache inode: 3 objects taken back, by the books 2");
+    assert_eq!(violation, "cache inode: 3 objects taken back, expected 2");
     cache.shrink();
     assert_eq!(kinds(&heard), [CorruptionKind::DoubleFree]);
     subsystem.check().unwrap();

@@ -73,7 +73,7 @@ const MIB: usize = 1 << 20;
 
 /// A table of zeros need not be written.
 #[test]
-fn unused_pages_take_no_memory() {
+fn unused_pages_use_no_memory() {
     alone("costs::four_terabytes", "");
 }
 #[test]
@@ -141,7 +141,7 @@ fn thousand_caches() {
 /// optimised.
 #[test]
 #[ignore = "a minute, and 5 GiB of memory"]
-fn drains_in_numbers() {
+fn costs_of_a_drain_are_measured() {
     for cpus in [0, 1, 64, 1024] {
         let count = 1000;
         let subsystem = if cpus == 0 {

@@ -19,7 +19,7 @@ fn layout(size: usize, align: usize) -> Layout {
 }
 
 #[test]
-fn alignments_up_to_a_mebibyte_are_kept() {
+fn alignments_up_to_one_mebibyte_are_honoured() {
     let subsystem = subsystem(2);
     let malloc = Malloc::new(&subsystem).unwrap();
     let kmalloc = subsystem.kmalloc();
@@ -55,7 +55,7 @@ fn alignments_up_to_a_mebibyte_are_kept() {
 }
 
 #[test]
-fn sizes_that_overflow_or_that_nothing_holds_are_errors_and_size_zero_is_a_value() {
+fn impossible_sizes_are_errors() {
     let subsystem = subsystem(1);
     let (malloc, kmalloc) = (Malloc::new(&subsystem).unwrap(), subsystem.kmalloc());
     let cache = |size, align| {
@@ -69,7 +69,7 @@ fn sizes_that_overflow_or_that_nothing_holds_are_errors_and_size_zero_is_a_value
     for size in [4 * MIB + 1, 1 << 40, isize::MAX as usize, usize::MAX] {
         assert_eq!(kmalloc.alloc(size, Gfp::KERNEL), Err(AllocError::TooLarge));
     }
-    assert_eq!(AllocError::TooLarge.to_string(), "larger than what can be had");
+    assert_eq!(AllocError::TooLarge.to_string(), "larger than the largest possible allocation");
     for (count, size) in [(usize::MAX, 2), (1 << 32, 1 << 32), (usize::MAX, usize::MAX)] {
         assert_eq!(kmalloc.alloc_array(count, size, Gfp::KERNEL), Err(AllocError::TooLarge));
     }
@@ -92,7 +92,7 @@ fn sizes_that_overflow_or_that_nothing_holds_are_errors_and_size_zero_is_a_value
 }
 
 #[test]
-fn when_the_range_is_exhausted_each_says_so_and_all_goes_on_when_something_is_freed() {
+fn exhausted_range_is_an_error_until_a_free() {
     let subsystem = Subsystem::new(config(2, 1, 4 * MIB)).unwrap();
     let (malloc, kmalloc) = (Malloc::new(&subsystem).unwrap(), subsystem.kmalloc());
     let cache = KmemCache::builder("page", 4096).build_in(&subsystem).unwrap();
@@ -125,7 +125,7 @@ fn faulty() -> (Subsystem, Faults) {
 }
 
 #[test]
-fn a_refused_mmap_is_an_error_that_says_what_it_was_for() {
+fn refused_mmap_error_names_its_purpose() {
     // At the start, even the smallest memory is refused.
     let mut refused = config(1, 1, 16 * MIB);
     refused.pages.faults = Faults::new(1);
@@ -169,7 +169,7 @@ fn a_refused_mmap_is_an_error_that_says_what_it_was_for() {
     let huge = || malloc.alloc(layout(5 * MIB, 8), Gfp::KERNEL).unwrap_err().to_string();
     assert_eq!(
         what("any:times=-1", &huge),
-        "no 5242880 bytes more: the system maps none, or they are beyond the limit"
+        "no memory for 5242880 more bytes: the system refused, or the limit is reached"
     );
     // Everything works afterwards.
     drop((cache.alloc_block(Gfp::KERNEL).unwrap(), tiny.alloc_block(Gfp::KERNEL).unwrap()));
@@ -236,7 +236,7 @@ fn cpu_without_stacks_takes_objects_from_the_depot() {
 }
 
 #[test]
-fn a_refused_madvise_is_no_error_and_the_memory_is_used_again() {
+fn refused_madvise_is_tolerated() {
     let (subsystem, faults) = faulty();
     let cache = KmemCache::builder("inode", 640).build_in(&subsystem).unwrap();
     for _ in 0..3 {
@@ -258,7 +258,7 @@ fn a_refused_madvise_is_no_error_and_the_memory_is_used_again() {
 }
 
 #[test]
-fn a_destroyed_cache_hands_nothing_out_and_takes_nothing_back() {
+fn destroyed_cache_allocates_and_frees_nothing() {
     for magazines in [Magazines::BySize, Magazines::Off] {
         let (mut config, heard) = (config(2, 2, 16 * MIB), Heard::default());
         heard.listen(&mut config);
@@ -293,7 +293,7 @@ fn a_destroyed_cache_hands_nothing_out_and_takes_nothing_back() {
 }
 
 #[test]
-fn a_refused_free_is_counted_and_the_process_goes_on() {
+fn refused_free_is_counted() {
     let (mut config, heard) = (config(1, 1, 16 * MIB), Heard::default());
     heard.listen(&mut config);
     let subsystem = Subsystem::new(config).unwrap();

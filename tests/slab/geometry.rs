@@ -29,7 +29,7 @@ fn data(name: &str) -> SlabInfo {
 }
 
 #[test]
-fn linux_6_12_on_4_cpus() {
+fn geometry_equals_linux_6_12_on_4_cpus() {
     let info = data("linux-6.12-4cpu.slabinfo");
     let (rows, right) = matches(&info, 4);
     assert_eq!(right, rows);
@@ -37,7 +37,7 @@ fn linux_6_12_on_4_cpus() {
 }
 
 #[test]
-fn linux_6_18_on_2_cpus() {
+fn geometry_equals_linux_6_18_on_2_cpus() {
     let info = data("linux-6.18-2cpu.slabinfo");
     let (rows, right) = matches(&info, 2);
     assert_eq!(right, rows);

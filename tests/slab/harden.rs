@@ -51,7 +51,7 @@ unsafe impl Send for Freed {}
 /// Canaries and `slab_debug` both use the bytes after an object. Regression test: if free objects are poisoned without
 /// red zones, the poison was taken for a write beyond the requested size.
 #[test]
-fn canaries_and_slab_debug_in_one_cache_do_not_take_each_other_for_damage() {
+fn canaries_and_slab_debug_work_together() {
     let canaries = Harden { canaries: true, ..Harden::OFF };
     for rules in ["-", "F", "U", "P", "PU", "Z", "ZP", "FZPU"] {
         for harden in [canaries, Harden { zero_on_free: true, zero_on_alloc: true, ..canaries }, Harden::ALL]
@@ -144,7 +144,7 @@ fn quarantine_works_while_a_profile_runs() {
 }
 
 #[test]
-fn of_threads_that_free_an_object_at_one_moment_one_is_right() {
+fn only_one_of_concurrent_double_frees_succeeds() {
     let (subsystem, heard) = hardened(Harden::OFF);
     let cache = KmemCache::builder("twice", 64).check_frees(true).build_in(&subsystem).unwrap();
     let (threads, rounds) = (4, 2000);
@@ -170,7 +170,7 @@ fn of_threads_that_free_an_object_at_one_moment_one_is_right() {
 }
 
 #[test]
-fn a_free_of_another_size_is_named() {
+fn free_with_a_wrong_size_is_reported() {
     for harden in [Harden::OFF, Harden::ALL] {
         let (subsystem, heard) = hardened(harden);
         let malloc = Malloc::new(&subsystem).unwrap();
@@ -321,7 +321,7 @@ fn free_objects_with_canaries_keep_their_pages() {
 }
 
 #[test]
-fn a_write_behind_an_object_is_named_at_its_free() {
+fn write_past_an_object_is_reported_at_its_free() {
     let (subsystem, heard) = hardened(Harden { canaries: true, ..Harden::OFF });
     let malloc = Malloc::new(&subsystem).unwrap();
     for size in [1, 16, 24, 100, 1000, 4096, 32_000] {
@@ -381,7 +381,7 @@ fn a_write_behind_an_object_is_named_at_its_free() {
 }
 
 #[test]
-fn a_write_to_a_free_object_is_named_when_it_is_handed_out() {
+fn write_to_a_free_object_is_reported_at_its_reuse() {
     let (subsystem, heard) = hardened(Harden { zero_on_free: true, ..Harden::OFF });
     let cache = KmemCache::builder("zeroed", 256).build_in(&subsystem).unwrap();
     let object = cache.alloc(Gfp::KERNEL).unwrap();
@@ -579,7 +579,7 @@ fn zero_size_memory_has_a_distinct_inaccessible_address() {
 /// Regression test: memory that cannot be accessed was checked for writes.
 #[test]
 #[cfg_attr(uslab_heap, ignore = "the heap protects nothing")]
-fn memory_of_no_bytes_is_not_watched() {
+fn zero_size_memory_has_no_canary() {
     for rules in ["FZPU", "Z", "P", "U"] {
         let (subsystem, heard) = debugged(Harden { zero_size: true, ..Harden::OFF }, rules);
         let malloc = Malloc::new(&subsystem).unwrap();
@@ -670,7 +670,7 @@ fn slabs_beyond_the_first_pages_have_no_guard() {
 
 /// Four threads work at random with all options: nothing is lost, shared or reported.
 #[test]
-fn hardened_malloc_loses_nothing_under_random_work() {
+fn hardened_malloc_survives_random_operations() {
     for seed in 1..=3 {
         let (subsystem, heard) = hardened(Harden { seed: Some(seed), ..Harden::ALL });
         let malloc = Malloc::new(&subsystem).unwrap();

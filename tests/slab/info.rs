@@ -133,7 +133,7 @@ fn magazines_serve_while_a_profile_runs() {
 }
 
 #[test]
-fn pages_are_counted_by_the_order_that_each_slab_has() {
+fn pages_are_counted_by_slab_order() {
     let subsystem = Subsystem::new(config(1, 1, 4 << 20)).unwrap();
     let cache = KmemCache::builder("page", 4096).magazines(Magazines::Off).build_in(&subsystem).unwrap();
     let hole = subsystem.pages().alloc_block(uslab_buddy::Order::ZERO, Gfp::KERNEL, None).unwrap();
@@ -176,7 +176,7 @@ fn all_report_formats_show_the_same_snapshot() {
 }
 
 #[test]
-fn objects_come_from_the_node_asked_for_and_elsewhere_only_if_it_is_full_and_that_is_counted() {
+fn allocation_uses_the_requested_node_unless_full() {
     let subsystem = Subsystem::new(config(2, 2, 16 << 20)).unwrap();
     let cache = KmemCache::builder("page", 4096).build_in(&subsystem).unwrap();
     let mut held = vec![];
@@ -226,7 +226,7 @@ fn objects_come_from_the_node_asked_for_and_elsewhere_only_if_it_is_full_and_tha
 
 /// Three slabs of eight objects become full, partial and empty step by step, with some objects in the CPU's magazine.
 #[test]
-fn three_slabs_go_from_full_to_partial_to_empty_and_back() {
+fn slabs_move_between_full_partial_and_empty() {
     let subsystem = subsystem(1);
     let walk = |magazines| {
         let cache = KmemCache::builder("o", 1024).magazines(magazines).build_in(&subsystem);
@@ -255,7 +255,7 @@ fn three_slabs_go_from_full_to_partial_to_empty_and_back() {
 /// Thirty enemies and then two hundred bullets are allocated, wave after wave: from the second wave on, no slab is
 /// accessed.
 #[test]
-fn waves_of_enemies_and_bullets_come_from_magazines() {
+fn game_workload_is_served_by_magazines() {
     let subsystem = subsystem(1);
     let make = |name, size| KmemCache::builder(name, size).build_in(&subsystem).unwrap();
     let (enemies, bullets) = (make("enemy", 256), make("bullet", 32));
@@ -382,7 +382,7 @@ fn large_memory_is_counted_by_path() {
 
 /// Regression test: the 52 caches of kmalloc filled tables and Prometheus with 1,234 series of zeros.
 #[test]
-fn caches_that_never_had_a_slab_are_shown_on_request_only() {
+fn caches_without_slabs_are_shown_only_on_request() {
     let subsystem = subsystem(2);
     let cache = KmemCache::builder("inode", 640).build_in(&subsystem).unwrap();
     KmemCache::builder("none", 64).build_in(&subsystem).map(core::mem::forget).unwrap();

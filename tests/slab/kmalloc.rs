@@ -28,7 +28,7 @@ fn memory_of_a_node_without_cpus_is_allocated_and_freed() {
 }
 
 #[test]
-fn the_four_kinds_have_the_kernels_names() {
+fn kmalloc_caches_have_the_kernels_names() {
     let mut config = config(1, 1, 0);
     config.pages = PageConfig::with_nodes(
         Cpus::simulated(1, 1).unwrap(),
@@ -59,7 +59,7 @@ fn the_four_kinds_have_the_kernels_names() {
 }
 
 #[test]
-fn size_zero_is_a_value() {
+fn kmalloc_of_size_zero_succeeds() {
     let subsystem = subsystem(1);
     let kmalloc = subsystem.kmalloc();
     let nothing = kmalloc.alloc(0, Gfp::KERNEL).unwrap();
@@ -91,7 +91,7 @@ fn bytes_added_by_rounding_are_usable() {
 }
 
 #[test]
-fn arrays_that_overflow_and_sizes_beyond_a_block_are_errors() {
+fn overflowing_kmalloc_sizes_are_errors() {
     let subsystem = subsystem(1);
     let kmalloc = subsystem.kmalloc();
     assert_eq!(kmalloc.alloc_array(usize::MAX / 2, 3, Gfp::KERNEL), Err(AllocError::TooLarge));
@@ -119,7 +119,7 @@ fn reused_memory_is_zero_if_zero_is_requested() {
 }
 
 #[test]
-fn large_requests_are_pages_by_order_and_counted() {
+fn large_kmallocs_use_pages_by_order() {
     let subsystem = subsystem(1);
     let kmalloc = subsystem.kmalloc();
     let block = kmalloc.alloc_block(20_000, Gfp::KERNEL).unwrap();

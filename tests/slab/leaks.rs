@@ -33,8 +33,8 @@ fn unreachable(subsystem: &Subsystem) -> u64 {
 /// addresses.
 #[test]
 #[cfg_attr(uslab_heap, ignore = "the heap has no such words")]
-fn objects_are_reached_from_the_program_s_own_memory_and_from_large_blocks() {
-    if !is_alone("leaks::objects_are_reached_from_the_program_s_own_memory_and_from_large_blocks") {
+fn leak_search_covers_program_memory_and_large_blocks() {
+    if !is_alone("leaks::leak_search_covers_program_memory_and_large_blocks") {
         return;
     }
     let subsystem = subsystem(1);
@@ -88,8 +88,8 @@ fn objects_are_reached_from_the_program_s_own_memory_and_from_large_blocks() {
 
 #[test]
 #[cfg_attr(uslab_heap, ignore = "the heap has no such words")]
-fn blocks_of_pages_are_looked_at_up_to_the_end_of_the_last_one() {
-    if !is_alone("leaks::blocks_of_pages_are_looked_at_up_to_the_end_of_the_last_one") {
+fn leak_search_reads_page_blocks_to_their_end() {
+    if !is_alone("leaks::leak_search_reads_page_blocks_to_their_end") {
         return;
     }
     let subsystem = Subsystem::new(config(1, 1, 8 << 20)).unwrap();
@@ -120,9 +120,9 @@ fn blocks_of_pages_are_looked_at_up_to_the_end_of_the_last_one() {
 #[cfg(target_os = "linux")]
 #[test]
 #[cfg_attr(uslab_heap, ignore = "the heap has no such words")]
-fn memory_that_is_shared_or_only_read_reaches_nothing() {
+fn leak_search_skips_shared_and_read_only_memory() {
     use nix::libc::{self, MAP_ANONYMOUS, MAP_PRIVATE, MAP_SHARED, PROT_READ, PROT_WRITE};
-    if !is_alone("leaks::memory_that_is_shared_or_only_read_reaches_nothing") {
+    if !is_alone("leaks::leak_search_skips_shared_and_read_only_memory") {
         return;
     }
     let subsystem = subsystem(1);
@@ -152,8 +152,8 @@ fn memory_that_is_shared_or_only_read_reaches_nothing() {
 
 #[test]
 #[cfg_attr(uslab_heap, ignore = "the heap has no such words")]
-fn who_holds_what_nobody_reaches_comes_first_and_then_who_holds_most_bytes() {
-    if !is_alone("leaks::who_holds_what_nobody_reaches_comes_first_and_then_who_holds_most_bytes") {
+fn leak_report_lists_unreachable_objects_first() {
+    if !is_alone("leaks::leak_report_lists_unreachable_objects_first") {
         return;
     }
     let subsystem = subsystem(1);
@@ -171,8 +171,8 @@ fn who_holds_what_nobody_reaches_comes_first_and_then_who_holds_most_bytes() {
 /// Regression test: the bytes after the requested size were not searched.
 #[test]
 #[cfg_attr(uslab_heap, ignore = "the heap has no such words")]
-fn what_lies_behind_the_bytes_that_were_asked_for_reaches_an_object() {
-    if !is_alone("leaks::what_lies_behind_the_bytes_that_were_asked_for_reaches_an_object") {
+fn leak_search_includes_bytes_beyond_the_requested_size() {
+    if !is_alone("leaks::leak_search_includes_bytes_beyond_the_requested_size") {
         return;
     }
     let subsystem =
@@ -199,8 +199,8 @@ fn what_lies_behind_the_bytes_that_were_asked_for_reaches_an_object() {
 /// Regression test: the profile's list of samples made each object reachable.
 #[test]
 #[cfg_attr(uslab_heap, ignore = "the heap has no such words")]
-fn what_a_profile_knows_of_an_object_does_not_reach_it() {
-    if !is_alone("leaks::what_a_profile_knows_of_an_object_does_not_reach_it") {
+fn leak_search_ignores_profile_records() {
+    if !is_alone("leaks::leak_search_ignores_profile_records") {
         return;
     }
     let subsystem = subsystem(1);
@@ -217,9 +217,9 @@ fn what_a_profile_knows_of_an_object_does_not_reach_it() {
 /// the kernel.
 #[cfg(target_os = "linux")]
 #[test]
-fn what_cannot_be_read_is_no_leak() {
+fn unreadable_memory_reports_no_leak() {
     use nix::libc;
-    if !is_alone("leaks::what_cannot_be_read_is_no_leak") {
+    if !is_alone("leaks::unreadable_memory_reports_no_leak") {
         return;
     }
     let subsystem = subsystem(1);

@@ -155,7 +155,7 @@ fn charged(subsystem: &Subsystem) -> u64 {
 
 /// Regression test: mappings above 4 MiB did not count towards the limit.
 #[test]
-fn a_limit_is_one_on_blocks_and_mappings_together() {
+fn limit_applies_to_blocks_and_mappings_together() {
     let subsystem = limited(64);
     let malloc = Malloc::new(&subsystem).unwrap();
     on_cpu(0);
@@ -236,7 +236,7 @@ fn mapping_resized_to_zero_keeps_the_charge_of_one_page() {
 
 /// Regression test: the mapping is moved, and its growth in place stayed charged.
 #[test]
-fn a_mapping_before_a_guard_page_grows_by_a_move_and_is_charged_once() {
+fn guarded_mapping_moves_to_grow_and_is_charged_once() {
     let mut config = config(4, 1, 64 * MIB);
     (config.pages.limited, config.harden.guard_pages) = (true, true);
     let subsystem = Subsystem::new(config).unwrap();
@@ -255,7 +255,7 @@ fn a_mapping_before_a_guard_page_grows_by_a_move_and_is_charged_once() {
 
 /// Regression test: the check reported such charges as a violation.
 #[test]
-fn callers_may_charge_their_own_mappings() {
+fn callers_can_charge_separate_mappings() {
     let subsystem = limited(16);
     let malloc = Malloc::new(&subsystem).unwrap();
     let memory = malloc.alloc_block(layout(5 * MIB, 16), Gfp::KERNEL).unwrap();
@@ -330,9 +330,9 @@ fn mapping_drains_other_cpus_only_if_reclaim_is_allowed() {
 /// Regression test: addresses were given up for good before the limit refused the request again.
 #[test]
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
-fn addresses_are_given_up_for_what_the_limit_allows_and_for_nothing_else() {
+fn reserved_addresses_are_released_only_within_the_limit() {
     use nix::sys::resource::{Resource, setrlimit};
-    if !is_alone("malloc::addresses_are_given_up_for_what_the_limit_allows_and_for_nothing_else") {
+    if !is_alone("malloc::reserved_addresses_are_released_only_within_the_limit") {
         return;
     }
     let subsystem = limited(64);
@@ -353,10 +353,10 @@ fn addresses_are_given_up_for_what_the_limit_allows_and_for_nothing_else() {
 /// Regression test: the block's memory was kept without being counted.
 #[test]
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
-fn what_cannot_be_unmapped_gives_its_memory_back() {
+fn mapping_that_cannot_be_unmapped_is_decommitted() {
     use nix::libc::{PROT_READ, mprotect};
     use uslab_buddy::{Backend, Faults, region::Region};
-    if !is_alone("malloc::what_cannot_be_unmapped_gives_its_memory_back") {
+    if !is_alone("malloc::mapping_that_cannot_be_unmapped_is_decommitted") {
         return;
     }
     let most = std::fs::read_to_string("/proc/sys/vm/max_map_count").unwrap();

@@ -59,7 +59,7 @@ fn observed_operations_add_up_to_the_counters() {
 
 /// The first operations on each CPU that the thread runs on are slow paths, and are observed.
 #[test]
-fn what_the_fast_path_serves_is_not_observed() {
+fn fast_path_operations_are_not_observed() {
     let s = Subsystem::new(Config { check_frees: false, ..Config::default() }).unwrap();
     if s.cpus().mechanism() != Mechanism::Rseq {
         return;
@@ -81,7 +81,7 @@ fn what_the_fast_path_serves_is_not_observed() {
 
 /// The observer allocates from the observed cache, and creates and drops caches, because no lock is held.
 #[test]
-fn an_observer_uses_and_drops_caches_of_the_same_subsystem() {
+fn observer_can_use_caches_of_its_subsystem() {
     let s = Arc::new(subsystem(1));
     on_cpu(0);
     let kept = KmemCache::builder("dropped", 64).build_in(&s).unwrap();

@@ -5,8 +5,8 @@ use crate::process::{is_alone, resident};
 use uslab::ObjectCache;
 
 #[test]
-fn any_number_of_caches_may_be_outlived_by_an_object_each() {
-    if !is_alone("outlived::any_number_of_caches_may_be_outlived_by_an_object_each") {
+fn objects_can_outlive_any_number_of_caches() {
+    if !is_alone("outlived::objects_can_outlive_any_number_of_caches") {
         return;
     }
     let subsystem = subsystem(2);

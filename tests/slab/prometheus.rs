@@ -23,7 +23,7 @@ fn value(series: &BTreeMap<String, f64>, name: &str, labels: &[(&str, &str)]) ->
 }
 
 #[test]
-fn a_strict_reader_finds_the_snapshots_numbers() {
+fn strict_prometheus_parser_reads_the_snapshot() {
     let subsystem = Subsystem::new(config(2, 2, 32 << 20)).unwrap();
     let cache = KmemCache::builder("inode", 1000).build_in(&subsystem).unwrap();
     on_cpu(1);
@@ -57,7 +57,7 @@ fn a_strict_reader_finds_the_snapshots_numbers() {
 
 /// Regression test: objects in quarantine were not counted, so the places added up to fewer objects than exist.
 #[test]
-fn quarantined_objects_are_a_place_in_the_metrics() {
+fn metrics_include_quarantined_objects() {
     let subsystem = Subsystem::new(config(1, 1, 16 << 20)).unwrap();
     let harden = Harden { quarantine: 4096, ..Harden::OFF };
     let cache = KmemCache::builder("inode", 1000).harden(harden).build_in(&subsystem).unwrap();

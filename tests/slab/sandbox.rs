@@ -13,12 +13,12 @@ use uslab_magazine::Mechanism;
 
 /// A drain whose barrier is refused takes nothing: objects stay in their place, and remain usable.
 #[test]
-fn in_a_sandbox_that_is_closed_later_nothing_is_lost_and_every_view_says_so() {
-    alone("sandbox::drains_without_a_barrier", "");
+fn sandbox_without_membarrier_loses_no_object() {
+    alone("sandbox::child_drains_caches_without_membarrier", "");
 }
 #[test]
 #[ignore = "run by the test above"]
-fn drains_without_a_barrier() {
+fn child_drains_caches_without_membarrier() {
     let subsystem = Subsystem::new(Config { check_frees: false, ..Config::default() }).unwrap();
     let build = |name| ObjectCache::builder(name).ctor(|| 0_u64).build_in(&subsystem).unwrap();
     let (cache, left) = (build("kept"), build("left"));
@@ -91,11 +91,11 @@ fn drains_without_a_barrier() {
 /// miss, and then uses the rounds on its CPU's stack. Regression test: the registration brought another magazine.
 #[test]
 fn self_registered_thread_adds_no_magazine() {
-    alone("sandbox::threads_that_nobody_registered", "GLIBC_TUNABLES=glibc.pthread.rseq=0");
+    alone("sandbox::child_with_unregistered_threads", "GLIBC_TUNABLES=glibc.pthread.rseq=0");
 }
 #[test]
 #[ignore = "run by the test above"]
-fn threads_that_nobody_registered() {
+fn child_with_unregistered_threads() {
     let (own, mut one) = (sched_getaffinity(Pid::from_raw(0)).unwrap(), CpuSet::new());
     one.set((0..CpuSet::count()).find(|cpu| own.is_set(*cpu).unwrap()).unwrap()).unwrap();
     sched_setaffinity(Pid::from_raw(0), &one).unwrap();

@@ -298,7 +298,7 @@ mod slub_kunit {
 }
 
 #[test]
-fn what_is_written_around_an_object_is_named_and_repaired() {
+fn red_zone_write_is_reported_and_repaired() {
     for (at, part) in
         [(-1, "Left Redzone"), (-8, "Left Redzone"), (64, "Right Redzone"), (71, "Right Redzone")]
     {
@@ -344,7 +344,7 @@ fn what_is_written_around_an_object_is_named_and_repaired() {
 }
 
 #[test]
-fn what_is_written_to_a_free_object_is_named_and_repaired() {
+fn poisoned_object_write_is_reported_and_repaired() {
     for magazines in [Magazines::Off, Magazines::BySize] {
         for at in [0, 33, 63] {
             let (subsystem, reports) = listening("-");
@@ -379,7 +379,7 @@ fn what_is_written_to_a_free_object_is_named_and_repaired() {
 }
 
 #[test]
-fn what_is_written_behind_the_objects_of_a_slab_is_named() {
+fn write_past_the_last_object_of_a_slab_is_reported() {
     let (subsystem, reports) = listening("-");
     let flags = SlabDebug::POISON | SlabDebug::RED_ZONE | SlabDebug::USERS;
     let cache = KmemCache::builder("inode", 600).slab_debug(flags).build_in(&subsystem).unwrap();
@@ -412,7 +412,7 @@ fn what_is_written_behind_the_objects_of_a_slab_is_named() {
 
 /// All bytes that belong to no object are tested: before the first object and after the last one, up to their zones.
 #[test]
-fn each_unused_byte_of_a_slab_is_watched() {
+fn write_to_any_unused_byte_of_a_slab_is_reported() {
     let (subsystem, reports) = listening("-");
     let builder = KmemCache::builder("inode", 600).align(64).slab_debug(SlabDebug::RED_ZONE);
     let cache = builder.build_in(&subsystem).unwrap();
@@ -481,7 +481,7 @@ fn objects_with_and_without_red_zones_keep_their_sizes_when_moved() {
 }
 
 #[test]
-fn an_object_that_was_freed_is_not_resized() {
+fn freed_object_is_not_resized() {
     let (subsystem, reports) = listening("FZ");
     let malloc = Malloc::new(&subsystem).unwrap();
     // The block is in the same class after it has grown.
@@ -901,9 +901,9 @@ fn lost(cache: &KmemCache, objects: usize) {
 
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
-fn no_stack_has_no_frames_before_any_is_saved_either() {
+fn empty_stack_handle_has_no_frames() {
     // The test runs alone, because other tests save stacks.
-    if !crate::process::is_alone("slab_debug::no_stack_has_no_frames_before_any_is_saved_either") {
+    if !crate::process::is_alone("slab_debug::empty_stack_handle_has_no_frames") {
         return;
     }
     assert!(uslab::debug::stacks::CallStack::NONE.frames().is_empty());
@@ -911,9 +911,9 @@ fn no_stack_has_no_frames_before_any_is_saved_either() {
 
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
-fn what_no_word_of_the_process_leads_to_is_unreachable() {
+fn object_without_pointer_is_unreachable() {
     // The test runs alone, because memory of other tests could hold the addresses.
-    if !crate::process::is_alone("slab_debug::what_no_word_of_the_process_leads_to_is_unreachable") {
+    if !crate::process::is_alone("slab_debug::object_without_pointer_is_unreachable") {
         return;
     }
     let (subsystem, _) = listening("FU");

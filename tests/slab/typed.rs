@@ -23,7 +23,7 @@ impl Drop for Tracked {
 }
 
 #[test]
-fn objects_stay_constructed_between_uses_and_end_with_their_slab() {
+fn objects_stay_constructed_until_their_slab_is_freed() {
     for (magazines, whole_slabs) in [
         (Magazines::BySize, false),
         (Magazines::Off, false),
@@ -113,7 +113,7 @@ fn alloc_with_frees_the_object_if_prepare_panics() {
 }
 
 #[test]
-fn types_of_any_size_and_alignment() {
+fn typed_cache_serves_any_size_and_alignment() {
     #[repr(align(256))]
     struct Wide(u8);
     let subsystem = subsystem(1);
@@ -130,7 +130,7 @@ fn types_of_any_size_and_alignment() {
 }
 
 #[test]
-fn objects_wander_between_threads() {
+fn objects_can_be_freed_by_other_threads() {
     let subsystem = subsystem(2);
     let cache = ObjectCache::builder("s").ctor(|| String::from("made")).build_in(&subsystem).unwrap();
     let object = cache.alloc().unwrap();
@@ -190,7 +190,7 @@ fn reset_panic_leaks_nothing() {
 }
 
 #[test]
-fn owned_objects_keep_their_cache_and_the_last_one_takes_it_along() {
+fn owned_objects_keep_their_cache_alive() {
     let subsystem = subsystem(2);
     let alive = Arc::new(AtomicUsize::new(0));
     let counted = alive.clone();
@@ -216,7 +216,7 @@ fn owned_objects_keep_their_cache_and_the_last_one_takes_it_along() {
 }
 
 #[test]
-fn raw_objects_come_back_and_prefilled_ones_are_of_their_cache_only() {
+fn raw_objects_can_be_returned_to_their_cache() {
     let subsystem = subsystem(1);
     let build = |name: &str| ObjectCache::builder(name).ctor(|| 5_u64).build_in(&subsystem).unwrap();
     let (cache, other) = (build("a"), build("b"));

@@ -87,7 +87,7 @@ fn deferred_frees_are_not_expedited_without_waiters() {
 }
 
 #[test]
-fn other_errors_are_not_waited_for() {
+fn acquire_does_not_wait_on_other_errors() {
     let subsystem = Subsystem::new(config(1, 1, 1 << 20)).unwrap();
     let cache = KmemCache::builder("all", 4096).build_in(&subsystem).unwrap();
     let _all: Vec<_> = std::iter::from_fn(|| cache.alloc_block(Gfp::KERNEL).ok()).collect();
@@ -441,7 +441,7 @@ fn lowering_a_limit_calls_the_shrinkers() {
 }
 
 #[test]
-fn a_pinned_object_is_waited_for() {
+fn acquire_waits_for_a_pinned_object() {
     let builder = ObjectCache::builder("pinned").ctor(|| [0_u8; 1000]).limit(Limit::Slabs(1));
     let cache = builder.build_pinned_in(&subsystem(1)).unwrap();
     let mut all: Vec<_> = std::iter::from_fn(|| cache.alloc().ok()).collect();
@@ -467,7 +467,7 @@ fn all_of(cache: &KmemCache) -> (Vec<uslab::Block<'_>>, AllocError) {
 }
 
 #[test]
-fn an_account_is_charged_for_all_of_its_caches_and_takes_from_one_what_another_needs() {
+fn account_reclaims_from_one_cache_for_another() {
     let subsystem = subsystem(2);
     let (bytes, objects) = four_slabs(&subsystem);
     let account = Account::new_in(&subsystem, bytes);
@@ -1209,7 +1209,7 @@ fn acquire_does_not_wait_for_the_impossible() {
 /// Regression test: the end of a wait reopened the magazines of a cache without an owner, so that freeing its last
 /// object did not free the cache.
 #[test]
-fn a_cache_that_nobody_owns_ends_though_somebody_waited_for_its_account() {
+fn cache_without_owner_is_freed_despite_account_waiters() {
     let subsystem = Subsystem::new(Config { check_frees: false, ..config(1, 1, 64 << 20) }).unwrap();
     on_cpu(0);
     let (bytes, _) = four_slabs(&subsystem);
@@ -1261,7 +1261,7 @@ fn child_of_a_fork_has_no_waiter_for_an_account() {
 
 /// Regression test: a waiter for the account kept waiting, and an allocation failed with the account's error.
 #[test]
-fn a_destroyed_cache_is_not_waited_for_although_its_account_is_full() {
+fn acquire_from_a_destroyed_cache_does_not_wait() {
     let subsystem = subsystem(1);
     on_cpu(0);
     let account = Account::new_in(&subsystem, usize::MAX);
@@ -1379,11 +1379,9 @@ fn panicking_shrinker_does_not_end_the_reaper() {
 /// Regression test: the next attempt came only when the subsystem had grown to 16 MiB.
 #[test]
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
-fn who_waits_starts_the_reaper_although_there_was_no_thread_for_it_before() {
+fn waiter_retries_to_start_the_reaper_thread() {
     use nix::sys::resource::{Resource, setrlimit};
-    if !crate::process::is_alone(
-        "waiting::who_waits_starts_the_reaper_although_there_was_no_thread_for_it_before",
-    ) {
+    if !crate::process::is_alone("waiting::waiter_retries_to_start_the_reaper_thread") {
         return;
     }
     let reap_every = Some(Duration::from_millis(1));

@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ends_says_how_and_what_neither_works_nor_ends_is_killed() {
+    fn idle_job_is_killed() {
         let ended = shell("echo here; exit 3", 60.0);
         assert_eq!((ended.status.unwrap().code(), ended.said.trim()), (Some(3), "here"));
         let ended = shell("echo here; exec sleep 1000", 0.3);
@@ -164,7 +164,7 @@ mod tests {
     /// Regression test: a process that the system killed for lack of memory counted as failed, and its mutant as
     /// noticed.
     #[test]
-    fn what_others_kill_is_an_error_and_ends_all() {
+    fn job_killed_from_outside_ends_the_run() {
         for signal in ["KILL", "TERM"] {
             let script = format!("kill -{signal} $$");
             let ran = run_within(Command::new("sh").args(["-c", &script]), Duration::from_secs(60));
@@ -186,14 +186,14 @@ mod tests {
 
     /// Regression test: each wake-up counted as work, so a mutant that waited for ever was not killed.
     #[test]
-    fn what_only_wakes_up_and_looks_is_killed() {
+    fn job_that_only_polls_is_killed() {
         let ended = shell("while sleep 0.2; do :; done", 1.0);
         assert!(ended.status.is_none() && ended.used < Duration::from_secs(1), "{ended:?}");
     }
 
     /// Regression test: on a busy machine a process got no CPU for seconds, and counted as out of time.
     #[test]
-    fn what_could_run_is_told_from_what_waits() {
+    fn runnable_and_waiting_jobs_are_distinguished() {
         for (script, asks) in [("while :; do :; done", true), ("exec sleep 1000", false)] {
             let mut child = Command::new("sh").args(["-c", script]).spawn().unwrap();
             // The loop waits until the shell has become that program.
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn what_works_for_ever_is_killed() {
+    fn job_that_never_ends_is_killed() {
         let ended = shell("while :; do :; done", 0.2);
         assert!(ended.status.is_none() && ended.used >= Duration::from_millis(200), "{ended:?}");
     }

@@ -35,15 +35,15 @@ pub const MODELLED: [Modelled; 5] = [
 
 /// Planted bugs in code that loom does not compile or cannot run, which schedules must catch.
 pub const NOT_FOR_LOOM: [&str; 9] = [
-    "a pool does not miss what it takes from its reserve",
-    "a sample is forgotten when its object has been taken back",
-    "a sample is noted in the profile behind its own",
-    "a tag is cleared when its object has been taken back",
-    "a tag is looked at and then cleared",
-    "shrinkers run under the lock of their list",
-    "the reaper falls asleep without another look",
-    "what begins to wait for readers wakes no thread",
-    "who waits at a limit wakes no reaper",
+    "a mempool does not count what it takes from its reserve",
+    "a sample is removed after its object is freed",
+    "a sample is recorded in a later profile",
+    "a tag is cleared after its object is freed",
+    "a tag is cleared without an atomic exchange",
+    "shrinkers run with the list lock held",
+    "the reaper sleeps without checking for work again",
+    "a new deferred free wakes no collector thread",
+    "a waiter at a limit does not wake the reaper",
 ];
 
 /// A user's program on top of these crates, with its own models.
@@ -65,9 +65,9 @@ pub const EXAMPLES: [Example; 2] = [
         package: "uslab",
         name: "check_your_code",
         least: 2,
-        planted: &["a letter is posted without Release", "a letter is seen and then taken"],
+        planted: &["a message is posted without Release", "a message is taken without an atomic exchange"],
     },
-    Example { package: "uslab", name: "sessions", least: 1, planted: &["a session is found twice"] },
+    Example { package: "uslab", name: "sessions", least: 1, planted: &["a session is looked up twice"] },
 ];
 
 /// A crate of another workspace that checks itself with `uslab-sync`, as any user's crate does.
@@ -463,7 +463,7 @@ mod tests {
 
     /// The models' own program compares the output of the commands for loom.
     #[test]
-    fn the_tutorial_has_the_commands_that_run_here() {
+    fn tutorial_commands_equal_the_model_commands() {
         let page = std::fs::read_to_string(workspace().join("sim/lab/README.md")).unwrap();
         let loom = format!("{} -- ", typed("loom", &loom_test("uslab-lab")));
         // `tests/sim/story.rs` tests the last command.
@@ -477,7 +477,7 @@ mod tests {
     }
 
     #[test]
-    fn a_package_is_found_by_its_name_and_the_modelled_ones_are_where_cargo_says() {
+    fn modelled_packages_are_found_by_cargo() {
         let names = MODELLED.map(|modelled| modelled.package.to_owned());
         assert_eq!(Subject::find(None, &names, "loom").unwrap(), Subject::all_modelled());
         assert_eq!(Subject::all_modelled()[0].sources(), Path::new("magazine/sync/src"));
@@ -488,7 +488,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_row_of_a_test_stands_behind_its_name() {
+    fn first_row_of_a_test_follows_its_name() {
         let said = "\nrunning 1 test\ntest models::g1 ... SITE a:1:2:0 load Acquire\nSITE b:1:2:0 load Relaxed\nno SITE c";
         let sites: Vec<&str> = super::rows(said, "SITE ").collect();
         assert_eq!(sites, ["a:1:2:0 load Acquire", "b:1:2:0 load Relaxed"]);
@@ -496,7 +496,7 @@ mod tests {
 
     /// Regression test: a model that ran out of time counted as having noticed a mutant.
     #[test]
-    fn what_was_cut_has_not_failed() {
+    fn truncated_model_has_not_failed() {
         for file in ["replay", "split"] {
             let text = std::fs::read_to_string(workspace().join(format!("magazine/sync/src/{file}.rs")));
             let said = text.unwrap().lines().find(|line| line.contains(": cut after ")).unwrap().to_owned();
@@ -507,7 +507,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_panic_is_what_counts() {
+    fn first_panic_determines_the_failure() {
         let said = "test a ... \nthread 'a' (1) panicked at x.rs:1:2:\n\n  Causality violation: so\nthread 'a' panicked at y.rs:3:4:\nother";
         assert_eq!(super::panic_message(said).as_deref(), Some("Causality violation: so"));
         assert_eq!(super::panic_message("test a ... ok"), None);

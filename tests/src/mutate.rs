@@ -690,7 +690,7 @@ mod tests {
     }
 
     #[test]
-    fn each_rule_finds_its_places() {
+    fn each_mutation_rule_finds_its_places() {
         assert_eq!(
             mutants("fn f(a: u32) -> bool { a < 2 }"),
             ["f value: true", "f value: false", "f compare: a < 2 -> a <= 2", "f compare: a < 2 -> a > 2"]
@@ -750,7 +750,7 @@ mod tests {
 
     /// Nothing is done under the lock any more, so the mutant would change nothing.
     #[test]
-    fn no_lock_is_left_before_a_last_expression_that_does_nothing() {
+    fn mutation_keeps_a_lock_before_an_empty_tail_expression() {
         let unlocked = |last: &str| {
             let text = format!("fn f() -> S {{ let g = s.lock(); let a = g.a; {last} }}");
             mutants(&text).iter().filter(|mutant| mutant.contains("unlock")).count()
@@ -771,7 +771,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_ship_and_constants_have_none() {
+    fn constants_and_test_code_have_no_mutants() {
         let text = "const A: u32 = 1 + 2; const fn f() -> u32 { 1 + 2 } #[cfg(test)] mod t { fn g() { h(); } }
             #[cfg(loom)] fn g() { h(); } impl S { #[cfg(test)] fn g() { h(); } fn nothing() {} } fn k() -> S { #[cfg(test)] h(); #[cfg(loom)] for a in b { h(); } let s = S { #[cfg(loom)] a: !b }; S::<{ 1 + 2 }>([0; 1 + 2]) }";
         assert_eq!(mutants(text), [""; 0]);
@@ -780,7 +780,7 @@ mod tests {
     /// Regression test: the switch read the variable with a call that allocates, so a test that watches the heap
     /// failed.
     #[test]
-    fn the_switch_calls_no_heap_and_notes_what_the_child_of_a_fork_reaches() {
+    fn mutation_switch_calls_no_heap() {
         const PROGRAM: &str = r#"
             use std::alloc::{GlobalAlloc, Layout, System};
             struct Watched;
@@ -859,7 +859,7 @@ mod tests {
     }
 
     #[test]
-    fn no_two_mutants_look_alike() {
+    fn mutants_have_distinct_descriptions() {
         let all = (0..30).map(|i| format!("is_{i}()")).collect::<Vec<_>>().join(" && ");
         let made = Mutated::new("a.rs", &format!("fn f() {{ if {all} {{ g() }} }}"), 0, "on").unwrap();
         let shown: std::collections::BTreeSet<_> = made.mutants.iter().map(ToString::to_string).collect();
@@ -867,7 +867,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_blames_what_was_inserted_where_it_is_or_else_what_is_around() {
+    fn compile_error_is_attributed_to_its_mutant() {
         let text = "fn f() -> S { a(b + c); d }";
         let made = Mutated::new("a.rs", text, 0, "on").unwrap();
         assert_eq!(made.mutants.len(), 2, "{:?}", made.mutants);

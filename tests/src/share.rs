@@ -116,7 +116,7 @@ mod tests {
 
     /// Regression test: a tool's result was kept although tests, seeds or the compiler had changed.
     #[test]
-    fn what_tests_read_counts_and_pages_do_not() {
+    fn share_hash_covers_only_files_that_tests_read() {
         let names = tracked(workspace()).unwrap();
         let (counted, others): (Vec<&str>, Vec<&str>) =
             names.iter().map(|name| &**name).partition(|name| counts(name));

@@ -682,7 +682,7 @@ mod tests {
     }
 
     #[test]
-    fn sites_are_where_the_compiler_says_the_caller_is() {
+    fn call_sites_equal_the_compilers_locations() {
         // Returns the position of a call that the hook sees, for the same text.
         #[track_caller]
         fn load(_: &(), _: Ordering) -> (u32, u32) {
@@ -707,7 +707,7 @@ mod tests {
     }
 
     #[test]
-    fn operations_in_macros_and_paths_count_and_text_does_not() {
+    fn atomic_operations_in_macros_are_counted() {
         let text = r#"
             // x.load(Acquire)
             fn f() { debug_assert_eq!(x.load(Acquire), "x.load(Acquire)"); }
@@ -726,7 +726,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cfg_says_who_compiles_the_site() {
+    fn cfg_determines_which_checker_compiles_a_site() {
         let text = r#"
             #[cfg(loom)] fn a() { x.load(Relaxed) }
             #[cfg(not(any(loom, shuttle)))] fn b() { x.load(Relaxed) }
@@ -746,7 +746,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_ship_have_neither_comments_nor_tests() {
+    fn shipping_lines_exclude_comments_and_tests() {
         let text = r#"
             //! Docs.
 
@@ -778,7 +778,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ordering_that_hides_is_an_error() {
+    fn hidden_memory_ordering_is_an_error() {
         for text in ["const O: Ordering = Ordering::Acquire;", "fn f() { let o = SeqCst; x.load(o) }"] {
             let error = scan(text).unwrap_err().to_string();
             assert!(error.contains("not as an argument of an atomic operation"), "{error}");
@@ -787,7 +787,7 @@ mod tests {
     }
 
     #[test]
-    fn a_module_may_have_another_file_for_checkers() {
+    fn module_can_have_a_separate_file_for_checkers() {
         let root = tempfile::tempdir().unwrap();
         let write = |name: &str, text: &str| std::fs::write(root.path().join(name), text).unwrap();
         write("lib.rs", "#[cfg_attr(any(loom, shuttle), path = \"cells.rs\")] mod layout;");
@@ -800,7 +800,7 @@ mod tests {
 
     /// `check-all` fails for each of these that no model catches.
     #[test]
-    fn every_planted_bug_is_found_wherever_it_stands() {
+    fn each_planted_bug_is_found_in_the_source() {
         let text = r#"
             fn f() {
                 planted!("first" => return);
@@ -820,7 +820,7 @@ mod tests {
     }
 
     #[test]
-    fn a_planted_bug_that_hides_is_an_error() {
+    fn hidden_planted_bug_is_an_error() {
         let error = |text| scan(text).unwrap_err().to_string();
         assert!(error("fn f() { planted!(BUG => return); }").contains("literal"));
         assert!(error(r#"fn f() { if sync::is_planted("x") {} }"#).contains("a planted bug is a statement"));
@@ -828,7 +828,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_weaker_is_legal() {
+    fn weakened_orderings_are_legal() {
         assert_eq!(Operation::Load.weaker(SeqCst), [Acquire, Relaxed]);
         assert_eq!(Operation::Fence.weaker(SeqCst), [AcqRel, Acquire, Release, Relaxed]);
         assert_eq!(Operation::ReadModifyWrite.weaker(AcqRel), [Acquire, Release, Relaxed]);

@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn examples_are_told_from_text_and_from_code_that_does_not_run() {
+    fn doc_examples_are_distinguished_from_text() {
         for begin in ["text", "ignore", "no_run", "compile_fail,E0277", "console"] {
             let docs = format!("A cache.\n\n```{begin}\nlet cache = 1;\n```\n\nMore.");
             assert!(!has_example(&docs), "{docs}");

@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_waiver_names_its_site_and_gives_a_reason() {
+    fn waiver_has_a_site_and_a_reason() {
         let text = |ordering: &str, reason: &str| {
             format!(
                 "[[waiver]]\nfile = 'a.rs'\nfunction = 'f'\ntext = 'x.load'\nordering = '{ordering}'\nreason = '{reason}'"

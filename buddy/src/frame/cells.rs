@@ -27,7 +27,7 @@ impl Memory {
     /// # Safety
     /// All these frames say [`Kind::Inside`](super::Kind::Inside), and no thread uses their other fields.
     pub(super) unsafe fn discard(&self, pages: Range<u32>) {
-        planted!("frames are discarded by whole pages, outwards" => let pages = 0..self.0.len() as u32);
+        planted!("frames of a partly free page are discarded" => let pages = 0..self.0.len() as u32);
         pages.for_each(|page| self.0[page as usize].discard());
     }
     pub(super) fn grow(&self, _len: u32) -> bool {

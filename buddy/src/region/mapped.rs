@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_is_told_about_huge_pages() {
+    fn region_advises_the_kernel_on_huge_pages() {
         let told = |huge_pages| {
             let region =
                 Region::reserve(8 << 20, 4 << 20, Uncommitted::NoAccess, Backend::Os, &Faults::default())
@@ -305,7 +305,7 @@ mod tests {
 
     /// Regression: `gcore` wrote 88 GB of a small process, most of it inaccessible pages, and filled a disk.
     #[test]
-    fn core_dumps_have_what_is_committed() {
+    fn core_dumps_contain_committed_memory() {
         for (bytes, uncommitted) in [(1 << 20, Uncommitted::ReadsZero), (super::LARGE, Uncommitted::NoAccess)]
         {
             let region = Region::reserve(bytes, 4096, uncommitted, Backend::Os, &Faults::default()).unwrap();

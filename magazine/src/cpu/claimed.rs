@@ -21,12 +21,12 @@ fn claimed<R>(region: Region<'_>, f: impl FnOnce() -> R) -> Option<R> {
     if region.committed() == 0 {
         return None;
     }
-    planted!("a region is used without its claim" => return Some(f()));
+    planted!("a CPU's region is used without a claim" => return Some(f()));
     // Acquire: pairs with the Release below, so that this operation sees the previous one's stores to the
     // region.
     region.claim().compare_exchange(0, 1, Acquire, Relaxed).ok()?;
     let result = f();
-    planted!("an operation keeps its claim" => return Some(result));
+    planted!("an operation does not release its claim" => return Some(result));
     // Release: pairs with the Acquire of the next claim of this region, including a drain's.
     region.claim().store(0, Release);
     Some(result)
@@ -57,8 +57,8 @@ pub(crate) fn pop_batch(table: &impl Regions, class: Class, n: u32, into: &mut M
 /// Claims the region for a drain and runs `f` on it. Waits for the claim's holder, which may be pre-empted:
 /// unlike fast paths, drains may wait.
 pub(crate) fn own(region: Region<'_>, f: &mut dyn FnMut(Region<'_>)) {
-    planted!("drain without its fence" => return f(region));
-    planted!("a drain looks at the claim and does not take it" => {
+    planted!("a drain issues no fence" => return f(region));
+    planted!("a drain checks the claim without taking it" => {
         while region.claim().load(Relaxed) != 0 {
             relax();
         }

@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn without_sys_all_cpus_in_the_affinity_count() {
+    fn without_sysfs_cpus_are_counted_from_the_affinity() {
         let highest = count() - 1;
         let mut only = nix::sched::CpuSet::new();
         only.set(highest as usize).unwrap();
@@ -64,7 +64,7 @@ mod tests {
         });
     }
     #[test]
-    fn lists_of_cpus_are_read() {
+    fn cpu_lists_are_parsed() {
         assert_eq!(highest(b"0\n"), Some(0));
         assert_eq!(highest(b"0-1\n"), Some(1));
         assert_eq!(highest(b"0-3,8,10-11\n"), Some(11));

@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_out_of_range_are_errors_that_name_it() {
+    fn cpu_count_out_of_range_is_named_in_the_error() {
         let text = |c, n| Cpus::simulated(c, n).unwrap_err().to_string();
         assert_eq!(text(0, 1), "0 CPUs: 1 to 1024 are supported");
         assert_eq!(text(2000, 1), "2000 CPUs: 1 to 1024 are supported");
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_script_moves_the_thread_before_its_read() {
+    fn script_migrates_the_thread_before_it_reads_its_cpu() {
         let cpus = Cpus::simulated(2, 1).unwrap();
         Script { cpu: 0, at: 3, then: 1, aborted: false }.install();
         assert_eq!([(); 4].map(|()| cpus.current()), [0, 0, 1, 1]);
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn aborting_script_reports_the_aborted_step() {
+    fn script_that_aborts_reports_the_aborted_step() {
         Script { cpu: 0, at: 2, then: 1, aborted: true }.install();
         assert_eq!([(); 3].map(|()| step()), [(0, None), (1, Some(0)), (1, None)]);
         on_cpu(0);
@@ -305,14 +305,14 @@ mod tests {
     }
 
     #[test]
-    fn simulated_cpus_are_claimed() {
+    fn simulated_cpu_uses_the_claimed_slot() {
         assert_eq!(Cpus::simulated(2, 1).unwrap().mechanism(), Mechanism::Claimed);
         assert_eq!(Cpus::os().claimed().mechanism(), Mechanism::Claimed);
         assert_eq!(Cpus::os().mechanism(), Cpus::os().mechanism());
     }
 
     #[test]
-    fn the_machine_has_a_cpu_and_this_thread_runs_on_one_of_them() {
+    fn current_cpu_is_one_of_the_machines_cpus() {
         let cpus = Cpus::os();
         assert!(cpus.count() >= 1 && cpus.current() < cpus.count());
     }

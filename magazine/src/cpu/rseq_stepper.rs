@@ -527,8 +527,8 @@ impl Everywhere {
 /// Copies that differ only in registers and addresses run from fewer stacks, but at each instruction; with
 /// `USLAB_STRESS=full` from all.
 #[test]
-fn an_interrupted_operation_does_what_it_does_after_what_interrupted_it() {
-    alone(module_path!(), "an_interrupted_operation_does_what_it_does_after_what_interrupted_it", || {
+fn interrupted_operation_takes_effect_after_the_interrupting_one() {
+    alone(module_path!(), "interrupted_operation_takes_effect_after_the_interrupting_one", || {
         stay();
         let sections = sections::all();
         prepare(&sections);
@@ -716,8 +716,8 @@ const OTHERS: [&[Step]; 12] = [
 /// Nothing is lost or handed out twice, and the counts are exact, whatever instruction of an allocation or a
 /// free is interrupted, and whatever other threads of the CPU do there.
 #[test]
-fn a_layer_interrupted_anywhere_loses_nothing() {
-    alone(module_path!(), "a_layer_interrupted_anywhere_loses_nothing", || {
+fn layer_interrupted_at_any_instruction_loses_no_round() {
+    alone(module_path!(), "layer_interrupted_at_any_instruction_loses_no_round", || {
         stay();
         let sections = sections::all();
         prepare(&sections);

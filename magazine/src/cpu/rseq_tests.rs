@@ -296,7 +296,7 @@ fn pin(thread: Pid, cpus: &[usize]) {
 
 /// An abort runs a section again from its restart label, so its inputs must be unchanged there.
 #[test]
-fn no_section_writes_what_its_restart_reads() {
+fn restartable_sections_write_nothing_that_a_restart_reads() {
     let checked = sections::check();
     assert!(checked.sections >= 20 && checked.instructions >= 200, "{checked:?}");
     assert!(checked.survive >= 1, "a batch widens its stack: {checked:?}");
@@ -306,7 +306,7 @@ fn no_section_writes_what_its_restart_reads() {
 /// the sections with a separate specification, and these samples compare that with the portable bodies.
 #[test]
 #[ignore = "writes to a file; run by .ci/sections"]
-fn sections_are_written_down() {
+fn restartable_sections_are_listed_in_the_document() {
     use serde_json::json;
     let (world, mut dice) = (World::new(), Dice(11));
     let address = |round: Option<NonNull<u8>>| round.map_or(0, |round| round.addr().get());
@@ -357,7 +357,7 @@ fn sections_are_written_down() {
 /// Every operation must have the effect of the portable body on one of the CPUs: same answer, same memory. On
 /// a CPU where it was aborted it may have widened the stack, as the body would.
 #[test]
-fn sections_do_what_the_portable_bodies_do() {
+fn restartable_sections_agree_with_the_portable_code() {
     if mechanism() != Mechanism::Rseq {
         println!("no restartable sequences here: nothing to compare");
         return;
@@ -598,8 +598,8 @@ fn exiting_thread_unregisters() {
 
 /// The kernel has one area per thread, and refuses a second one.
 #[test]
-fn claimed_slot_serves_if_another_library_registered_first() {
-    const NAME: &str = "claimed_slot_serves_if_another_library_registered_first";
+fn claimed_slot_is_used_if_another_library_registered_first() {
+    const NAME: &str = "claimed_slot_is_used_if_another_library_registered_first";
     in_a_process_without_the_libcs(module_path!(), NAME, || {
         #[repr(align(32))]
         struct Area {
@@ -618,7 +618,7 @@ fn claimed_slot_serves_if_another_library_registered_first() {
 /// The choice follows the environment and the libc. A layer of simulated CPUs never uses sections: its
 /// pointers lead to the empty region, in which all miss.
 #[test]
-fn the_mechanism_follows_the_environment() {
+fn environment_selects_the_mechanism() {
     let off = std::env::var_os("USLAB_RSEQ").is_some_and(|v| v == "off");
     // If the libc registers no threads, the kernel decides.
     if libc_area().is_some() || off {

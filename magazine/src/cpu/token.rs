@@ -65,7 +65,7 @@ fn token(table: &impl Regions, cpu: u32) -> Option<Running<'_>> {
 }
 
 pub(crate) fn fence(table: &impl Regions, cpus: impl Iterator<Item = u32>) -> bool {
-    planted!("drain without its fence" => return true);
+    planted!("a drain issues no fence" => return true);
     planted!("a drain of several CPUs fences one" => {
         cpus.take(1).for_each(|cpu| drop(token(table, cpu)));
         return true;
@@ -79,12 +79,12 @@ pub(crate) fn fence(table: &impl Regions, cpus: impl Iterator<Item = u32>) -> bo
 /// Runs `body` on the region of the CPU that the script selects, after an aborted attempt if the script has
 /// one. `None` on a CPU without a region.
 fn section<R>(table: &impl Regions, words: Words, body: impl Fn(Region<'_>, Commit) -> R) -> Option<R> {
-    planted!("a region read before the section" => {
+    planted!("the region is read before the restartable section" => {
         let stale = table.current(words, here())?;
         let _running = token(table, step().0)?;
         return Some(body(stale, Commit::Done));
     });
-    planted!("a CPU's number read before the section" => {
+    planted!("the CPU number is read before the restartable section" => {
         let before = here();
         let _running = token(table, step().0)?;
         return Some(body(table.current(words, before)?, Commit::Done));
@@ -149,7 +149,7 @@ pub(crate) fn pop_batch(table: &impl Regions, _: PcpuPtr, class: Class, n: u32, 
         let mut batch = Magazine::new();
         region.pop_batch(class, n, &mut batch, commit).then_some(batch)
     };
-    planted!("a length read before the section" => {
+    planted!("the stack length is read before the restartable section" => {
         let stale = section(table, Words::Always, |region, _| region.head(class));
         let popped = section(table, Words::Always, |region, commit| {
             stale.into_iter().for_each(|head| region.set_head(class, head));

@@ -17,7 +17,7 @@ impl Supplier<TestRound> for Endless {
 }
 
 #[test]
-fn empty_supplier_counts_no_fill() {
+fn fill_from_an_empty_supplier_is_not_counted() {
     let (table, supplier) = (table(Cpus::simulated(1, 1).unwrap()), TestSupplier::new(0, 1));
     let layer: Layer<TestRound> = Layer::new(&table, Config::new(2, 0, 0)).unwrap();
     on_cpu(0);
@@ -25,7 +25,7 @@ fn empty_supplier_counts_no_fill() {
 }
 
 #[test]
-fn sizes_at_their_ends_are_refused_or_work_and_nothing_overflows() {
+fn extreme_layer_sizes_are_refused_or_work() {
     let cpus = Cpus::simulated(2, 2).unwrap();
     on_cpu(0);
     let region = 2 << 20;
@@ -54,7 +54,7 @@ fn sizes_at_their_ends_are_refused_or_work_and_nothing_overflows() {
 
 /// Regression: the classes of such a drain stayed closed, and the rounds that it had taken from other CPUs were lost.
 #[test]
-fn a_supplier_that_panics_leaves_no_class_closed() {
+fn panicking_supplier_leaves_no_class_closed() {
     struct PanicsOnce<'a>(&'a TestSupplier, Counter);
     impl Supplier<TestRound> for PanicsOnce<'_> {
         fn fill(&self, _: &Operation, _: u32, _: usize, _: impl FnMut(TestRound)) -> usize {
@@ -83,7 +83,7 @@ fn a_supplier_that_panics_leaves_no_class_closed() {
 
 /// Regression: the second node's class stayed closed, and the rounds taken from it were lost.
 #[test]
-fn panic_in_one_nodes_flush_stops_no_other_node() {
+fn panic_while_flushing_one_node_does_not_stop_other_nodes() {
     struct Panics<'a>(&'a TestSupplier, Counter);
     impl Supplier<TestRound> for Panics<'_> {
         fn fill(&self, _: &Operation, _: u32, _: usize, _: impl FnMut(TestRound)) -> usize {
@@ -119,7 +119,7 @@ fn panic_in_one_nodes_flush_stops_no_other_node() {
 /// Regression: the class stayed closed in the child, and rounds that were freed there were put on top of rounds being
 /// flushed.
 #[test]
-fn fork_inside_a_drains_flush_loses_and_duplicates_nothing() {
+fn fork_during_the_flush_of_a_drain_loses_no_round() {
     struct Forks<'a>(&'a TestSupplier, &'a Layer<TestRound>, Counter, u64);
     impl Supplier<TestRound> for Forks<'_> {
         fn fill(&self, _: &Operation, _: u32, _: usize, _: impl FnMut(TestRound)) -> usize {
@@ -168,7 +168,7 @@ fn fork_inside_a_drains_flush_loses_and_duplicates_nothing() {
 
 /// Regression: freeing it panicked.
 #[test]
-fn a_round_of_a_node_without_cpus_goes_to_the_supplier() {
+fn round_of_a_node_without_cpus_goes_to_the_supplier() {
     let (table, supplier) = (table(Cpus::simulated(2, 2).unwrap()), TestSupplier::new(0, 3));
     let layer: Layer<TestRound> = Layer::new(&table, Config::new(4, 0, 0)).unwrap();
     on_cpu(0);
@@ -183,7 +183,7 @@ fn a_round_of_a_node_without_cpus_goes_to_the_supplier() {
 /// The supplier may take its own locks, or call the layer.
 #[cfg(debug_assertions)]
 #[test]
-fn calling_a_supplier_with_a_lock_held_panics() {
+fn supplier_called_with_a_lock_held_panics() {
     let (table, supplier) = (table(Cpus::simulated(1, 1).unwrap()), TestSupplier::new(20, 1));
     let layer: Layer<TestRound> = Layer::new(&table, Config::new(2, 0, 0)).unwrap();
     let outermost = crate::sync::Mutex::ranked(Rank::Mergeable, ());
@@ -208,7 +208,7 @@ fn calling_a_supplier_with_a_lock_held_panics() {
 }
 
 #[test]
-fn a_stack_is_quiet_from_one_magazine_below_its_limit() {
+fn free_is_quiet_until_one_magazine_below_the_stack_limit() {
     let (table, supplier) = (table(Cpus::simulated(1, 1).unwrap()), TestSupplier::new(0, 1));
     on_cpu(0);
     let layer: Layer<TestRound> = Layer::new(&table, Config::new(4, 2, 0)).unwrap();
@@ -221,7 +221,7 @@ fn a_stack_is_quiet_from_one_magazine_below_its_limit() {
 
 /// Regression: a layer that got a number for only one of its nodes leaked that number.
 #[test]
-fn a_layer_that_is_refused_keeps_no_numbers() {
+fn refused_layer_keeps_no_class_number() {
     let cpus = Cpus::simulated(3, 3).unwrap();
     // Rooms of 16 KiB, of which there are four.
     let config = Config::new(64, 14, 0);
@@ -238,7 +238,7 @@ fn a_layer_that_is_refused_keeps_no_numbers() {
 
 /// A new layer reuses the numbers of a dropped one: its counts begin at 0, and it never sees the old rounds.
 #[test]
-fn reused_number_has_no_rounds_and_no_counts() {
+fn reused_class_number_starts_without_rounds_and_counts() {
     let cpus = Cpus::simulated(2, 1).unwrap();
     let (table, supplier) = (table(cpus), TestSupplier::new(60, 1));
     let mut numbers = vec![];
@@ -262,7 +262,7 @@ fn reused_number_has_no_rounds_and_no_counts() {
 
 /// One sweep of their table drains, flushes or reaps many layers.
 #[test]
-fn each_layer_flushes_and_counts_its_part_of_a_sweep() {
+fn each_layer_flushes_its_part_of_a_shared_drain() {
     let (table, supplier) = (table(Cpus::simulated(2, 1).unwrap()), TestSupplier::new(40, 1));
     let layers = [(); 2].map(|()| Layer::<TestRound>::new(&table, Config::new(2, 1, 2)).unwrap());
     let op = &Operation::new();
@@ -297,7 +297,7 @@ fn each_layer_flushes_and_counts_its_part_of_a_sweep() {
 }
 
 #[test]
-fn unused_depot_blocks_serve_other_depots() {
+fn unused_depot_blocks_are_reused_by_other_depots() {
     let (table, supplier) = (table(Cpus::simulated(1, 1).unwrap()), TestSupplier::new(10, 1));
     let room = || {
         let mut blocks = crate::depot::Blocks::default();
@@ -323,7 +323,7 @@ fn unused_depot_blocks_serve_other_depots() {
 }
 
 #[test]
-fn closed_layer_serves_its_rounds_and_keeps_none() {
+fn closed_layer_allocates_its_rounds_and_keeps_no_freed_one() {
     let (table, supplier) = (table(Cpus::simulated(1, 1).unwrap()), TestSupplier::new(12, 1));
     let layer: Layer<TestRound> = Layer::new(&table, Config::new(2, 1, 2)).unwrap();
     on_cpu(0);
@@ -349,7 +349,7 @@ fn closed_layer_serves_its_rounds_and_keeps_none() {
 
 /// A whole magazine would be filled for one round.
 #[test]
-fn fill_requests_one_round_if_nothing_can_be_pushed() {
+fn fill_requests_one_round_if_the_stack_cannot_store_more() {
     let (table, supplier) = (table(Cpus::simulated(2, 1).unwrap()), TestSupplier::new(9, 1));
     let layer: Layer<TestRound> = Layer::new(&table, Config::new(4, 0, 0)).unwrap();
     let counts = || {
@@ -367,7 +367,7 @@ fn fill_requests_one_round_if_nothing_can_be_pushed() {
 }
 
 #[test]
-fn rounds_return_to_their_node_and_foreign_frees_are_counted() {
+fn freed_rounds_return_to_their_node() {
     let (table, supplier) = (table(Cpus::simulated(2, 2).unwrap()), TestSupplier::new(8, 2));
     let layer: Layer<TestRound> = Layer::new(&table, Config::new(2, 0, 1)).unwrap();
     assert!(
@@ -390,7 +390,7 @@ fn rounds_return_to_their_node_and_foreign_frees_are_counted() {
 /// A cache tries other sources before the layer, and the operation counts at the highest level that it
 /// reached.
 #[test]
-fn missing_operation_counts_at_its_highest_level() {
+fn miss_is_counted_at_its_highest_level() {
     use crate::Path;
     let (table, supplier) = (table(Cpus::simulated(1, 1).unwrap()), TestSupplier::new(9, 1));
     let layer: Layer<TestRound> = Layer::new(&table, Config::new(2, 0, 0)).unwrap();
@@ -409,7 +409,7 @@ fn missing_operation_counts_at_its_highest_level() {
 }
 
 #[test]
-fn a_layer_that_is_opened_again_holds_as_much_as_before() {
+fn reopened_layer_holds_as_many_rounds_as_before() {
     let (table, supplier) = (table(Cpus::simulated(1, 1).unwrap()), TestSupplier::new(20, 1));
     let layer: Layer<TestRound> = Layer::new(&table, Config::new(2, 1, 1)).unwrap();
     on_cpu(0);
@@ -430,7 +430,7 @@ fn a_layer_that_is_opened_again_holds_as_much_as_before() {
 
 /// Allocations and frees are counted separately, although only the sum of pops and pushes is stored.
 #[test]
-fn counts_are_exact_through_batches_widening_drains_and_reaps() {
+fn operation_counts_stay_exact_through_drains_and_reaps() {
     let cpus = Cpus::simulated(2, 1).unwrap();
     let layer: Layer<TestRound> = Layer::new(&table(cpus), Config::new(3, 2, 2)).unwrap();
     let supplier = TestSupplier::new(100, 1);

@@ -791,20 +791,20 @@ pub(super) fn depot_reap_beside_put() {
 #[test]
 #[ignore = "fails on purpose; run by the test behind it"]
 fn fails_on_purpose() {
-    plant("a drain gives away what another one took");
+    plant("a drain flushes the rounds of another drain");
     let case = Case { by: Mechanism::Rseq, script: Script::on(0) };
     models("a failure", Bound::Preemptions(2), 1, [case], drain_meets_drain);
 }
 
 /// Regression: it was hidden: libtest shows no output of a test that passes.
 #[test]
-fn trace_of_a_planted_bug_is_printed_although_its_test_passes() {
+fn planted_bug_prints_its_trace_although_its_test_passes() {
     let mut command = std::process::Command::new(std::env::current_exe().unwrap());
     let test = "scenarios::h3_a_drain_meets_another_one::planted";
     let output = unset(&mut command).args(["--exact", test]).env("STORY", "1").output().unwrap();
     let said = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success(), "{said}");
-    assert!(said.contains("STORY a drain gives away what another one took | script "), "{said}");
+    assert!(said.contains("STORY a drain flushes the rounds of another drain | script "), "{said}");
     assert!(said.contains("every round in one place"), "{said}");
 }
 
@@ -831,7 +831,7 @@ fn failure_prints_its_trace_and_can_be_repeated_alone() {
     assert!(title.starts_with("a failure | script 0"), "{title}");
     for part in [
         "thread 0  CPU 0  has no place",
-        "takes the region of CPU 0 away",
+        "detaches the region of CPU 0",
         "CPU 0 region: away -> there",
         "CPU 0 stack 1: 2 -> 0, 2 taken",
     ] {

@@ -25,7 +25,7 @@ impl Layout {
     pub(super) fn new(cpus: &Cpus, region: usize) -> Self {
         let cells = |cpu| {
             let cap = 0;
-            planted!("the empty region has places" => let cap = u32::from(cpu == cpus.count()));
+            planted!("the empty region has capacity" => let cap = u32::from(cpu == cpus.count()));
             Cells::new(cpu, region / ROUND, cap)
         };
         Self {

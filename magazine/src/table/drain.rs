@@ -88,17 +88,17 @@ impl<M: Memory> Table<M> {
             return true;
         }
         let is_away = |cpu: &u32| self.is_away(*cpu);
-        planted!("a drain takes before its fence" => {
+        planted!("a drain reads a stack before its fence" => {
             cpus.clone().filter(is_away).filter_map(|cpu| self.region(cpu)).for_each(&mut *owned);
         });
         let fenced = rseq::fence(self, cpus.clone().filter(is_away));
         if fenced { &self.done } else { &self.refused }.add(1);
         for cpu in cpus.filter(is_away) {
-            planted!("a table word is put back before the region is done with" => self.put_back(cpu));
+            planted!("a drain restores a CPU word too early" => self.put_back(cpu));
             if let Some(region) = self.region(cpu).filter(|_| fenced) {
                 owned(region);
             }
-            planted!("a drain forgets to put a region back" => continue);
+            planted!("a drain does not restore a CPU word" => continue);
             self.put_back(cpu);
         }
         self.was_away(&since);
@@ -168,7 +168,7 @@ impl<M: Memory> Table<M> {
         let number = drain_number();
         {
             let _one_at_a_time = self.lock_drains();
-            planted!("drains without their lock" => drop(_one_at_a_time));
+            planted!("a drain does not take the drain lock" => drop(_one_at_a_time));
             // SAFETY: the lock of drains is held.
             unsafe {
                 classes.clone().for_each(|class| self.close(class, number));
@@ -243,7 +243,7 @@ impl<M: Memory> Table<M> {
     /// Returns `true` if the stack holds rounds and served nothing since the class was last seen.
     pub(crate) fn is_idle(region: Region<'_>, class: Class) -> bool {
         let head = region.head(class);
-        planted!("a reap takes what is in use" => return head & LEN > 0);
+        planted!("a reap takes busy stacks" => return head & LEN > 0);
         head & LEN > 0 && region.seen(class) == head
     }
 
@@ -262,7 +262,7 @@ impl<M: Memory> Table<M> {
             // A class that is closed for good must take nothing from now on, even if it is empty.
             Which::All => classes.clone().any(|class| {
                 let closed = self.is_closed(class);
-                planted!("a closed class leaves empty stacks open" => let closed = false);
+                planted!("closing a class skips empty stacks" => let closed = false);
                 closed && region.is_open(class) || region.head(class) & LEN > 0
             }),
             Which::Idle => {
@@ -322,7 +322,7 @@ impl<M: Memory> Table<M> {
             // SAFETY: by contract the lock of drains is held.
             unsafe { self.close_again(class) };
         } else {
-            planted!("what a sweep took is lost to the next drain" => return);
+            planted!("drained rounds are lost to the next drain" => return);
             self.used(0..self.cpus.count()).for_each(|region| region.hand_over(class, before, number));
         }
     }
@@ -353,7 +353,7 @@ impl<M: Memory> Table<M> {
             *p -= 1;
             *p
         });
-        planted!("the first of two drains opens the stack" => let left = 0);
+        planted!("a stack opens while another drain holds it" => let left = 0);
         if left == 0 {
             // Relaxed: an operation that opens the stack takes the lock of drains later, which orders it after
             // this drain's reads.

@@ -24,20 +24,20 @@ impl<M: Memory> Table<M> {
             let drains = at.drains.with(|p| unsafe { *p });
             drained[class.index as usize] = drains > 0;
         }
-        planted!("a page goes back while its rounds are given away" => drained = [false; CLASSES as usize]);
+        planted!("a page is decommitted while its rounds are being flushed" => drained = [false; CLASSES as usize]);
         let in_use = |region: Region<'_>| self.pages_in_use(region, &drained);
         let idle = |region: Region<'_>| region.backed().without(&in_use(region));
         let mut owned = |region: Region<'_>| {
             let (kept, backed) = (in_use(region), region.backed());
             for (class, at) in self.all().filter(|(_, at)| at.pages().any(|page| backed.has(page))) {
                 if !at.pages().any(|page| kept.has(page)) {
-                    planted!("a page goes back while its stacks are open" => {
+                    planted!("a page is decommitted while its stacks are open" => {
                         region.set_aside(class);
                         continue;
                     });
                     // It stays closed until the lock of drains is free.
                     region.close(class);
-                    planted!("a page goes back with what its stacks have served" => continue);
+                    planted!("a decommit loses the operation counts of its stacks" => continue);
                     region.set_aside(class);
                 }
             }

@@ -330,25 +330,25 @@ mod canary {
     }
 
     #[test]
-    fn load_against_load_then_cas() {
+    fn load_races_with_load_and_compare_exchange() {
         assert_eq!(outcomes(load, load_then_cas), [(0, 1), (1, 1)]);
     }
     #[test]
-    fn load_against_load_then_store() {
+    fn load_races_with_load_and_store() {
         assert_eq!(outcomes(load, load_then_store), [(0, 9), (1, 9)]);
     }
     #[test]
-    fn two_loads_against_load_then_store() {
+    fn two_loads_race_with_load_and_store() {
         assert_eq!(outcomes(|x| load(x) * 10 + load(x), load_then_store), [(0, 9), (1, 9), (11, 9)]);
     }
     #[test]
-    fn unprotected_increments_lose_one_both_ways() {
+    fn checker_finds_the_lost_unsynchronized_increment() {
         assert_eq!(outcomes(increment, increment), [(0, 0), (0, 1), (1, 0)]);
     }
     /// A magazine that is only a counter, exchanged by one CAS, is wrong: a pop may get a slot that a push
     /// has claimed and not yet filled.
     #[test]
-    fn a_counter_that_is_exchanged_is_no_stack() {
+    fn checker_rejects_a_counter_used_as_a_stack() {
         let seen = std::sync::Arc::new(Mutex::new(BTreeSet::new()));
         let sink = seen.clone();
         loom::model::Builder::new().check(move || {
@@ -374,7 +374,7 @@ mod canary {
         assert_eq!(seen, [0, 7, 8], "0 is nobody's round");
     }
     #[test]
-    fn a_weak_exchange_fails_where_it_was_armed() {
+    fn weak_compare_exchange_fails_where_it_was_armed() {
         loom::model(|| {
             let x = AtomicUsize::new(0);
             crate::weak_arm(2);
@@ -385,7 +385,7 @@ mod canary {
     }
     #[test]
     #[should_panic(expected = "collapsed")]
-    fn a_model_below_its_floor_fails() {
+    fn model_with_too_few_executions_fails() {
         // A bound of 0 cannot be lowered by `BOUND`.
         super::model("below its floor", super::Bound::Preemptions(0), 2, || ());
     }

@@ -85,7 +85,7 @@ pub fn catch(
         }
         Ok(Ok(Ok(n))) => panic!("planted bug {bug} survives {n} {unit}s"),
         Ok(Err(panic)) => resume_unwind(panic),
-        Err(error) => panic!("{bug}: no thread: {error}"),
+        Err(error) => panic!("{bug}: cannot start a thread: {error}"),
     }
 }
 
@@ -105,5 +105,5 @@ pub fn has_bug(bug: &str, property: &str) -> bool {
 
 pub(crate) fn text(panic: &(dyn std::any::Any + Send)) -> &str {
     let text = panic.downcast_ref::<String>().map(String::as_str);
-    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic without text")
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic without a message")
 }

@@ -255,7 +255,7 @@ macro_rules! atomics {
                 self.last.store(value as u64, Ordering::Relaxed);
             }
             fn twinned(&self) -> &l::$name $(<$t>)? {
-                planted!("an access leaves its twin alone" => return &self.value);
+                planted!("a store skips the shadow copy" => return &self.value);
                 self.twin.notify_all();
                 &self.value
             }

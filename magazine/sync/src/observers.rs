@@ -121,7 +121,7 @@ impl<F: ?Sized> Observers<F> {
         slot.state.fetch_add(1, Relaxed);
         slot.close(if inside { LEFT } else { 0 });
         slot.leave();
-        planted!("who drops an observer does not wait" => return);
+        planted!("dropping an observer does not wait for its calls" => return);
         if inside {
             return;
         }
@@ -204,7 +204,7 @@ impl<F: ?Sized> Slot<F> {
         let mut panicked = false;
         // Acquire: pairs with the Release in `add`, which follows the write of the function.
         let before = self.state.fetch_add(1, Acquire);
-        planted!("an observer is called that was closed meanwhile" => let before = OPEN);
+        planted!("a closed observer is called" => let before = OPEN);
         if before & OPEN != 0 {
             // SAFETY: the slot was open when this call was counted, so the function stays until this call
             // leaves.
@@ -242,13 +242,13 @@ impl<F: ?Sized> Slot<F> {
             while let Err(now) = self.state.compare_exchange(state, Self::left(state), Release, Relaxed) {
                 state = now;
             }
-            planted!("a place is free before its last call has left" => self.state.fetch_sub(1, Relaxed));
+            planted!("an observer slot is freed during a call" => self.state.fetch_sub(1, Relaxed));
         }
     }
     /// The state after the call that took the function out has left. That call and the slot end in one step,
     /// so the next owner of the slot inherits no count.
     fn left(state: u32) -> u32 {
-        planted!("a place is free before its last call has left" => return state & !CLOSING);
+        planted!("an observer slot is freed during a call" => return state & !CLOSING);
         let done = match state & !(TAKEN | OPEN | CLOSING | LEFT) {
             1 if state & LEFT == 0 => CLOSING,
             // A remover from within a call may have set `LEFT` while the function was dropped.
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn observers_own_calls_are_suppressed_and_counted() {
+    fn calls_made_by_an_observer_are_not_observed() {
         let t = observers();
         let (_first, read) = written(&t);
         let own = t.clone();
@@ -330,7 +330,7 @@ mod tests {
 
     /// Regression: the second panic reached the caller, and the remover waited for ever.
     #[test]
-    fn a_payload_that_panics_when_it_is_dropped_stays_with_the_observer() {
+    fn panic_payload_that_panics_on_drop_is_contained() {
         struct Bomb;
         impl Drop for Bomb {
             fn drop(&mut self) {
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn an_observer_that_panics_is_not_called_again_and_the_others_are() {
+    fn only_the_panicking_observer_is_disabled() {
         let t = observers();
         let calls = Arc::new(Counter::new(0));
         let count = calls.clone();
@@ -370,7 +370,7 @@ mod tests {
 
     /// Regression: the slot stayed taken.
     #[test]
-    fn an_observer_that_panics_may_be_dropped_by_its_own_drop() {
+    fn panicking_observer_can_drop_itself() {
         struct Owner(Arc<Mutex<Option<Guard>>>);
         impl Drop for Owner {
             fn drop(&mut self) {
@@ -391,7 +391,7 @@ mod tests {
 
     /// On one thread: when the call ends, its observer is dropped and the slot is free.
     #[test]
-    fn an_observer_may_drop_itself_and_others_and_register_one() {
+    fn observer_can_register_and_drop_observers() {
         type Both = (Guard, Guard);
         let t = observers();
         let (own, other) = (Arc::new(Mutex::new(None::<Both>)), written(&t).0);
@@ -431,7 +431,7 @@ mod tests {
 
     /// The threads of the counted calls do not exist in the child.
     #[test]
-    fn a_child_waits_for_no_call_of_other_threads() {
+    fn child_of_a_fork_does_not_wait_for_observer_calls() {
         let t = observers();
         let (observer, _read) = written(&t);
         t.slots[0].state.fetch_add(2, Relaxed);
@@ -448,7 +448,7 @@ mod tests {
 
     /// Regression: the child forgot the enclosing call, whose end then made the count negative.
     #[test]
-    fn a_child_is_within_two_calls() {
+    fn child_of_a_fork_inside_two_observer_calls_continues() {
         struct Forks(Arc<Observers<Any>>);
         impl Drop for Forks {
             fn drop(&mut self) {

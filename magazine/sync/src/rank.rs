@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_order_is_refused_without_waiting() {
+    fn wrong_lock_order_panics_without_waiting() {
         let (zone, depot) = (ranked(Rank::Zone), ranked(Rank::Depot));
         let _zone = zone.lock();
         let asks: [fn(&Mutex<()>); 2] = [|lock| drop(lock.try_lock()), |lock| drop(lock.lock_nested())];
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn locks_of_one_rank_nest_if_requested_and_unranked_locks_always() {
+    fn locks_of_one_rank_nest_only_on_request() {
         let nodes: [_; 3] = core::array::from_fn(|_| ranked(Rank::Node));
         let mut held: Vec<MutexGuard<'_, ()>> = nodes.iter().map(Mutex::lock_nested).collect();
         drop(held.remove(0));
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_of_different_lists_are_not_compared() {
+    fn ranks_of_unrelated_crates_are_not_compared() {
         let (zone, other) = (ranked(Rank::Zone), Mutex::ranked(Other::First, ()));
         assert_eq!(refusal(&zone, &other), None);
         assert_eq!(refusal(&other, &zone), None);
@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_that_is_held_across_a_fork_counts_until_it_is_released() {
+    fn lock_held_across_a_fork_counts_until_released() {
         let lock = ForkMutex::new(Rank::Zone, 7);
         // SAFETY: this thread releases the lock below; there is no other thread.
         unsafe {
@@ -415,7 +415,7 @@ mod tests {
     /// Regression: locks held for one fork were ordered against locks that another allocator held for the same fork, and
     /// the program aborted.
     #[test]
-    fn locks_of_different_forks_are_not_ordered() {
+    fn locks_taken_before_and_after_a_fork_are_not_ordered() {
         let zone = ForkMutex::new(Rank::Zone, ());
         let (depot, node) = (ForkMutex::new(Rank::Depot, ()), ranked(Rank::Node));
         // SAFETY: this thread releases the locks below; there is no other thread.

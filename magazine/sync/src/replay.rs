@@ -278,7 +278,7 @@ mod tests {
     /// Regression: a planted bug was reported as surviving when the time limit had cut the search.
     #[test]
     #[should_panic(expected = "it passes: cut after 0ns and 1 executions, not ended by exhaustion")]
-    fn cut_run_has_not_passed() {
+    fn truncated_run_does_not_pass() {
         let two = run(|()| {
             let other = loom::thread::spawn(loom::thread::yield_now);
             loom::thread::yield_now();
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn passing_execution_has_no_trace() {
+    fn passing_execution_prints_no_trace() {
         let run = run(|()| loom::thread::yield_now());
         assert_eq!(run.explore().map_err(|failure| failure.n), Ok(1));
         assert!(!run.story(&Failure { from: None, n: 1, panic: Box::new(Passed) }));
@@ -298,7 +298,7 @@ mod tests {
     /// Regression: all processes shared the file with the path, so a trace began with a path that another process had
     /// written.
     #[test]
-    fn trace_does_not_begin_with_the_path_of_another_process() {
+    fn trace_contains_no_step_of_another_process() {
         static RAN: AtomicU64 = AtomicU64::new(0);
         let fails = run(|()| {
             RAN.fetch_add(1, Relaxed);

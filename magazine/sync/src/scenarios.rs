@@ -74,7 +74,7 @@ mod models {
     use crate::check::{Bound, model};
 
     #[test]
-    fn a_hint_is_read_before_and_after_it_is_set() {
+    fn hint_can_be_read_before_and_after_its_store() {
         let seen = std::sync::Arc::new(std::sync::Mutex::new(std::collections::BTreeSet::new()));
         let sink = seen.clone();
         model("a hint", Bound::None, 18, move || {
@@ -149,13 +149,13 @@ mod models {
     }
 
     #[test]
-    fn each_atomic_access_is_a_step_without_tell() {
+    fn each_atomic_access_is_a_step_of_the_model() {
         let steps_of_all = steps("1");
         let said = |step: &serde_json::Value| format!("{} {}", step["thread"], step["did"]).replace('"', "");
         let shown = steps_of_all.iter().map(said).collect::<Vec<_>>().join("\n");
         let file = file!();
         let expected = [
-            "0 loads 0 from atomic 1 (Relaxed) at FILE:8; it was made at FILE:16",
+            "0 loads 0 from atomic 1 (Relaxed) at FILE:8; it was created at FILE:16",
             "0 stores 1 to atomic 1 (Relaxed) at FILE:9",
             "1 loads 0 from atomic 1 (Relaxed) at FILE:8",
             "1 stores 1 to atomic 1 (Relaxed) at FILE:9",

@@ -314,7 +314,7 @@ impl Schedules {
     pub fn run(self, name: &str, f: impl Fn() + Send + Sync + 'static) {
         let times = std::env::var("SCHEDULES").map_or(1, |asked| match asked.parse() {
             Ok(times @ 1..) => times,
-            _ => panic!("SCHEDULES={asked}: expected how many times as many, a number from 1"),
+            _ => panic!("SCHEDULES={asked}: expected a factor, 1 or more"),
         });
         explore_share(name, self.0 * times, f, shard().unwrap_or(Shard::WHOLE));
     }

@@ -24,8 +24,8 @@ impl Shard {
     fn new(index: u64, count: u64) -> Result<Self, String> {
         match index < count {
             true => Ok(Self { index, count }),
-            false if count == 0 => Err(format!("{index}/{count}: expected at least one share")),
-            false => Err(format!("{index}/{count}: expected a share from 0 to {}", count - 1)),
+            false if count == 0 => Err(format!("{index}/{count}: expected at least one shard")),
+            false => Err(format!("{index}/{count}: expected a shard number from 0 to {}", count - 1)),
         }
     }
 
@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn each_piece_of_work_belongs_to_one_shard() {
+    fn each_work_item_belongs_to_one_shard() {
         let owners = |has: &dyn Fn(Shard) -> bool| {
             (0..7).filter(|index| has(Shard { index: *index, count: 7 })).count()
         };
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn shards_join_only_if_complete_and_of_one_build() {
+    fn shards_merge_only_if_complete_and_of_one_build() {
         let folder = std::env::temp_dir().join(format!("uslab-sync-shares-{}", std::process::id()));
         let share = |index, of: &str| Share {
             what: "work".to_owned(),
@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_join_only_if_complete() {
+    fn parts_merge_only_if_complete() {
         let part = |script, number: &str, name: &str, executions| {
             format!(
                 "a | PART M1: x | threads 2 | bound 2 | scripts 2 | executions {executions} | floor 9 | script {script} | part {number} {name}"
@@ -493,7 +493,7 @@ mod tests {
     }
 
     #[test]
-    fn engines_select_the_shard() {
+    fn loom_and_shuttle_select_the_same_shard() {
         let slurm = |id, count, min, step| {
             let variables = [
                 ("SLURM_ARRAY_TASK_ID", id),

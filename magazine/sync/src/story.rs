@@ -196,7 +196,7 @@ impl Atomic {
         let part = format!("atomic {number}");
         let mut did = format!("{} at {}", did(&part), place(Location::caller()));
         if first {
-            did += &format!("; it was made at {}", place(self.made));
+            did += &format!("; it was created at {}", place(self.made));
         }
         record(did, wrote.map(|after| Change { thing: 0, part, before, after }).into_iter().collect());
     }

@@ -179,13 +179,13 @@ impl<P: Policy> FromStr for Spec<P> {
         let linux = (Kind::Linux, LINUX, "");
         let Some((kind, name, _)) = kinds::<P>().chain([linux]).find(|(_, known, _)| *known == name) else {
             let known = all::<P>().map(|(name, _)| name).chain([LINUX]).collect::<Vec<_>>().join(", ");
-            return Err(BadSpec(format!("no design `{name}`; there are {known}")));
+            return Err(BadSpec(format!("unknown design `{name}`; expected one of {known}")));
         };
         let mut spec = Self { kind, name, ..Self::default() };
         for part in parts {
             let value = |(key, value): (&str, &str)| Some((key.to_owned(), value.parse::<u64>().ok()?));
             let Some((key, value)) = part.split_once('=').and_then(value) else {
-                return Err(BadSpec(format!("`{part}` of {name}: a knob is KEY=NUMBER")));
+                return Err(BadSpec(format!("`{part}` of {name}: expected a knob as KEY=NUMBER")));
             };
             if let Some(knob) =
                 knobs::<P>(name).iter().find(|knob| knob.name == key && !knob.range.contains(&value))
@@ -395,14 +395,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_design_is_a_name_and_its_knobs() {
+    fn design_is_parsed_from_its_name_and_knobs() {
         for text in all::<NoPolicy>().map(|(name, _)| name).chain(["slub:cpu_partial=0:min_partial=10"]) {
             assert_eq!(text.parse::<Spec>().unwrap().to_string(), text);
         }
     }
 
     #[test]
-    fn every_knob_is_explained_and_no_other() {
+    fn each_knob_has_an_explanation() {
         for (design, _) in all::<NoPolicy>() {
             let said = format!("{design}:no_such_knob=1").parse::<Spec>().unwrap_err().to_string();
             // Parses `unknown field X, expected one of A, B`, with quotes.
@@ -445,10 +445,10 @@ mod tests {
         for (text, error) in [
             (
                 "slob",
-                "no design `slob`; there are uslab, uslab-model, slub, sheaves-6.18, sheaves, slab, bonwick94, magazines01, linux",
+                "unknown design `slob`; expected one of uslab, uslab-model, slub, sheaves-6.18, sheaves, slab, bonwick94, magazines01, linux",
             ),
-            ("slub:cpu_partial", "`cpu_partial` of slub: a knob is KEY=NUMBER"),
-            ("slub:cpu_partial=-1", "`cpu_partial=-1` of slub: a knob is KEY=NUMBER"),
+            ("slub:cpu_partial", "`cpu_partial` of slub: expected a knob as KEY=NUMBER"),
+            ("slub:cpu_partial=-1", "`cpu_partial=-1` of slub: expected a knob as KEY=NUMBER"),
             ("slub:cpu_partial=1:cpu_partial=2", "`cpu_partial` of slub is set twice"),
             ("slub:limit=1", "slub: unknown field `limit`, expected one of `cpu_partial`, `min_partial`"),
             ("slub:slab_max_order=11", "slub: slab_max_order=11: expected 0 to 10"),

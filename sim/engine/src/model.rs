@@ -183,18 +183,18 @@ impl Deed {
     /// Returns a description of the step.
     pub fn said(self) -> String {
         match self {
-            Self::Swap => "the CPU takes another magazine or slab of its own".to_owned(),
-            Self::Widened => "the CPU's stack gets more places".to_owned(),
-            Self::Exchange => "a magazine is exchanged with what CPUs share, under its lock".to_owned(),
-            Self::Miss => "what CPUs share has none to give, or no room".to_owned(),
+            Self::Swap => "the CPU switches to its other magazine or slab".to_owned(),
+            Self::Widened => "the CPU's stack grows".to_owned(),
+            Self::Exchange => "a magazine is exchanged with the shared depot, under its lock".to_owned(),
+            Self::Miss => "the shared depot has no magazine to exchange".to_owned(),
             Self::Refill(1) => "1 object comes from a slab, under the lock of the lists".to_owned(),
             Self::Refill(n) => format!("{n} objects come from slabs, under the lock of their lists"),
             Self::Flush(1) => "1 object goes to its slab, under the lock of the lists".to_owned(),
             Self::Flush(n) => format!("{n} objects go to their slabs, under the lock of their lists"),
             Self::Relist => "a slab moves from one list to another, under their lock".to_owned(),
-            Self::Remote => "a slab's own word changes, without a lock".to_owned(),
-            Self::Made => "the page allocator makes a slab".to_owned(),
-            Self::Released => "an empty slab goes to the page allocator".to_owned(),
+            Self::Remote => "a slab's free list changes, without a lock".to_owned(),
+            Self::Made => "the page allocator provides a new slab".to_owned(),
+            Self::Released => "an empty slab is returned to the page allocator".to_owned(),
         }
     }
     /// Returns the level at which the step was served.

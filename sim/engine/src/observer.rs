@@ -109,9 +109,9 @@ fn sentence(what: What, cpu: u32, name: &str, how: &str) -> String {
             "All caches are shrunk, so all that CPUs hold goes back: {objects} objects, and {slabs} empty slabs \
              go to the page allocator."
         ),
-        What::Failed if name.is_empty() => format!("CPU {cpu} asks for pages, and the machine has none."),
+        What::Failed if name.is_empty() => format!("CPU {cpu} requests pages, but none is free."),
         What::Failed => {
-            format!("CPU {cpu} asks for an object of {name}, and the machine has no memory for it.")
+            format!("CPU {cpu} requests an object of {name}, but no memory is free.")
         }
         What::Nothing => {
             "Nothing that concerns the allocator: a mark, pages of the traced kernel's own slabs, or a free \

@@ -165,7 +165,7 @@ impl Script {
             [name] => {
                 let found = self.caches.iter().position(|own| own == name);
                 found.ok_or_else(|| {
-                    format!("there is no cache {name}; there are: {}", self.caches.join(", "))
+                    format!("there is no cache {name}; expected one of {}", self.caches.join(", "))
                 })?
             }
             _ => return Err(EXPECTED.to_owned()),
@@ -278,7 +278,7 @@ mod tests {
     use crate::{Engine, Machine, Shipping};
 
     #[test]
-    fn a_script_runs_as_written() {
+    fn script_runs_as_written() {
         let text = "cpus 2\ncache node 512\n# filled\n0 alloc 9\n1 free 3 oldest\n1 free @8\n0 free\n0 shrink\ncache leaf 64\n1 alloc\n0 free node";
         let stream = script(text).unwrap();
         assert_eq!(
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_come_from_the_zones_that_the_script_names() {
+    fn script_selects_the_zones_of_its_pages() {
         let text = "cpus 1\nzone dma32 4096\nzone normal 1024\n0 alloc-pages 3 4\n0 free-pages 2 oldest\n0 free-pages\n0 alloc-pages 10";
         let stream = script(text).unwrap();
         let machine = Machine::new(&stream).unwrap();
@@ -328,7 +328,10 @@ mod tests {
             ("cpus 1\ncache a 4", "8 to 8192 bytes"),
             ("cpus 1\ncache a 8\ncache a 8", "there is a cache a already"),
             ("cpus 1\ncache a 8\n1 alloc", "there is no CPU 1: expected 0 to 0"),
-            ("cpus 1\ncache a 8\n\n0 alloc 3 b", "line 4, `0 alloc 3 b`: there is no cache b; there are: a"),
+            (
+                "cpus 1\ncache a 8\n\n0 alloc 3 b",
+                "line 4, `0 alloc 3 b`: there is no cache b; expected one of a",
+            ),
             ("cpus 1\ncache a 8\n0 alloc 100001", "100000 objects at most"),
             // Tests the largest possible number.
             (&format!("cpus 1\ncache a 8\n0 alloc\n0 alloc {}", usize::MAX), "100000 objects at most"),

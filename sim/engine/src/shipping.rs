@@ -158,7 +158,7 @@ impl<'m> Design for Shipping<'m> {
     /// Checks the allocator itself, and compares its counts with the stream's.
     fn check(&self, objects: u64, held: u64) -> Result<(), String> {
         if self.overwritten > 0 {
-            return Err(format!("{} objects were overwritten while they were out", self.overwritten));
+            return Err(format!("{} objects were overwritten while in use", self.overwritten));
         }
         let c = self.machine.subsystem.check().map_err(|violation| violation.to_string())?;
         let large = self.machine.subsystem.info().kmalloc_large;
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_behind_the_addresses_changes_nothing() {
+    fn engine_behaves_alike_with_and_without_memory() {
         let stream = stream();
         let moments = |machine: Machine| {
             let mut engine = Engine::new(Shipping::on(&machine), &stream);
@@ -235,6 +235,6 @@ mod tests {
         design.free(at, 0, first);
         assert_eq!(design.check(1, 0), Ok(()));
         design.free(at, 0, second);
-        assert_eq!(design.check(0, 0).unwrap_err(), "1 objects were overwritten while they were out");
+        assert_eq!(design.check(0, 0).unwrap_err(), "1 objects were overwritten while in use");
     }
 }

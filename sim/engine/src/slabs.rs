@@ -365,10 +365,10 @@ impl Slabs {
         let (word, bit) = (usize::from(object.index) / 64, 1 << (object.index % 64));
         let own = self.slab(object.slab);
         if own.list == GONE || own.out[word] & bit == 0 {
-            return Err(format!("{object} is handed out and free at once"));
+            return Err(format!("{object} is both allocated and free"));
         }
         if own.used[word] & bit != 0 {
-            return Err(format!("{object} is handed out twice"));
+            return Err(format!("{object} is allocated twice"));
         }
         own.used[word] |= bit;
         self.used += 1;
@@ -452,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_block_of_its_order_a_slab_is_as_small_as_an_object_allows() {
+    fn slab_falls_back_to_the_smallest_order_for_its_object() {
         // Four pages hold 23 objects of 704 bytes, one page holds five.
         let geometry = || Geometry::new(704, 0, &OrderRule::for_cpus(4)).unwrap();
         assert_eq!((geometry().order().get(), geometry().objects()), (2, 23));

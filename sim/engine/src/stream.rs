@@ -725,7 +725,7 @@ mod tests {
     }
 
     #[test]
-    fn cpus_of_a_stream_share_fewer_ones_and_more_stay_idle() {
+    fn stream_cpus_share_fewer_simulated_cpus() {
         let stream = sample();
         for cpus in [1, 2, 64] {
             let other = stream.clone().on(cpus).unwrap();
@@ -778,7 +778,7 @@ mod tests {
     }
 
     #[test]
-    fn damaged_bytes_are_an_error_and_never_a_panic() {
+    fn damaged_stream_bytes_are_errors() {
         let bytes = sample().write();
         assert_eq!(Stream::read(b"# tracer: nop"), Err(StreamError::Other));
         let mut newer = bytes.clone();

@@ -27,9 +27,9 @@ pub(crate) fn how_pages(did: &[Step]) -> String {
         _ => 0,
     };
     match dearest(did) {
-        _ if committed > 0 => format!("the system commits {} of memory for the zone.", kib(committed * 4)),
+        _ if committed > 0 => format!("the zone commits {} of memory.", kib(committed * 4)),
         _ if decommitted > 0 => {
-            format!("{} of the zone's memory go back to the system.", kib(decommitted * 4))
+            format!("the zone returns {} of memory to the system.", kib(decommitted * 4))
         }
         Path::Cpu => "this CPU's pages serve it, no lock is taken.".to_owned(),
         Path::Depot => {

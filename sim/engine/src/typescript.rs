@@ -102,7 +102,7 @@ fn outcome() -> String {
 }
 
 #[test]
-fn typescript_has_the_types_as_they_are() {
+fn generated_typescript_is_current() {
     for (name, text) in
         [("views", views()), ("scenes", scenes()), ("course", course()), ("scale/outcome", outcome())]
     {

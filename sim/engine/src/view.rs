@@ -261,7 +261,7 @@ mod tests {
         }
     }
     #[test]
-    fn sample_agrees_with_the_views_and_steps() {
+    fn view_sample_agrees_with_views_and_steps() {
         let stream = crate::until::tests::stream();
         for (design, _) in all::<NoPolicy>() {
             // A model counts the commits of its page allocator as operations on pages.

@@ -152,7 +152,7 @@ pub fn models<L: Layer<usize> + 'static>() {
             let other = layer.clone();
             let thread = thread::spawn(move || there(&other));
             let mut all = here(&layer);
-            all.extend(thread.join().expect("it panics in its own name"));
+            all.extend(thread.join().expect("the panic names its own source"));
             layer.each_magazine(&mut |_, name, rounds| {
                 assert!(rounds.len() <= 2, "the {name} magazine, of 2 rounds, has {rounds:?}");
             });

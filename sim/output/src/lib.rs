@@ -156,14 +156,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_are_quoted_where_a_shell_would_cut_or_expand_them() {
+    fn shell_words_are_quoted_when_needed() {
         assert_eq!(quoted("/a/b-1.toml"), "/a/b-1.toml");
         assert_eq!(quoted("a b"), "'a b'");
         assert_eq!(quoted("it's $HOME"), r"'it'\''s $HOME'");
         assert_eq!(quoted(""), "''");
     }
     #[test]
-    fn numbers_are_grouped() {
+    fn digits_are_grouped_by_thousands() {
         assert_eq!([0, 999, 1000, 1_234_567].map(grouped), ["0", "999", "1,000", "1,234,567"]);
         assert_eq!([1, -1, 0].map(signed), ["+1", "-1", "+0"]);
     }

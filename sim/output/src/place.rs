@@ -262,7 +262,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_report_never_overwrites_what_is_no_report() {
+    fn report_overwrites_only_a_report() {
         let folder = tempfile::tempdir().unwrap();
         let trace = folder.path().join("trace.txt");
         std::fs::write(&trace, "# tracer: nop\n").unwrap();
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn one_file_by_two_names_is_one() {
+    fn file_with_two_names_is_one_output() {
         let folder = tempfile::tempdir().unwrap();
         let at = |form, name: &str| Place::open(form, &folder.path().join(name)).unwrap();
         let same = |one: &str, other: &str| at(Form::Json, one).is_same_as(&at(Form::Csv, other));
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn reports_are_all_written_or_none_is() {
+    fn reports_are_written_all_or_none() {
         let folder = tempfile::tempdir().unwrap();
         let (good, old) = (folder.path().join("good.csv"), folder.path().join("old.json"));
         std::fs::write(&old, "{}").unwrap();

@@ -225,7 +225,7 @@ debug-assertions = true
         }
     }
     fn late(&self) -> Check {
-        Check::new(format!("it ends within {} s", self.how.limit.as_secs()), "it does not", false)
+        Check::new(format!("the program ends within {} s", self.how.limit.as_secs()), "it does not", false)
     }
 
     /// Judges the exercise by streams of operations.
@@ -238,7 +238,7 @@ debug-assertions = true
         };
         match said.and_then(|text| serde_json::from_str(&text).ok()) {
             Some(found) if status.success() => *verdict = found,
-            _ => verdict.checks.push(Check::new("it says what came of it", status.to_string(), false)),
+            _ => verdict.checks.push(Check::new("the program reports its result", status.to_string(), false)),
         }
         Ok(())
     }
@@ -276,7 +276,7 @@ debug-assertions = true
         let panic = fs::read_to_string(self.path("panic")).unwrap_or_default();
         let found = match &story {
             Some(story) => story.end.clone(),
-            None if status.success() => "it ended before all orders were tried".to_owned(),
+            None if status.success() => "the program ended before all orders were tried".to_owned(),
             None => panic.trim().to_owned(),
         };
         verdict.checks.push(Check::new(WANTED, found, false));

@@ -126,7 +126,7 @@ fn exercise(name: &str) -> anyhow::Result<(Lab, Code)> {
     let names: Vec<_> = exercises.clone().map(|(lab, _)| lab.name).collect();
     exercises
         .find(|(lab, _)| lab.name == name)
-        .with_context(|| format!("no exercise `{name}`; there are {}", names.join(", ")))
+        .with_context(|| format!("unknown exercise `{name}`; expected one of {}", names.join(", ")))
 }
 
 impl Start {
@@ -141,8 +141,7 @@ impl Start {
         made.write_all(code.starter.as_bytes()).with_context(|| file.display().to_string())?;
         let shown = file.display();
         let judged: String = code.judged_by.iter().map(|by| format!("  {by}\n")).collect();
-        let text =
-            format!("{shown}: {}. `uslab course grade {shown}` judges it by this:\n{judged}", lab.title);
+        let text = format!("{shown}: {}. `uslab course grade {shown}` checks this:\n{judged}", lab.title);
         tell(&lab, &text, json)?;
         Ok(Outcome::Done)
     }

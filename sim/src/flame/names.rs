@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_inner_frames_of_the_allocator_and_its_library_callers_are_cut() {
+    fn only_the_allocators_inner_frames_are_removed() {
         use Whose::{Allocator, Library, Others};
         for (name, whose) in [
             ("uslab::process::global_alloc::Uslab::alloc", Allocator),
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn frame_is_resolved_only_if_it_has_a_file_and_an_offset() {
+    fn frame_without_file_and_offset_stays_an_address() {
         let mut names = Names::default();
         for frame in ["main", "f+0x10", "/app+0x", "/app+0xzz", "/app", "0x10"] {
             assert_eq!(names.of_frame(frame), [frame]);
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_another_build_gives_no_names() {
+    fn file_of_another_build_resolves_no_name() {
         let own = std::env::current_exe().unwrap().into_os_string().into_string().unwrap();
         let mut names = Names::default();
         assert_eq!(names.look_up(&own, "00ff", Place::InFile(16)), [format!("{own}+0x10")]);

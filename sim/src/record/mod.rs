@@ -253,7 +253,7 @@ fn refused(path: &Path, error: &io::Error) -> anyhow::Error {
         ErrorKind::NotFound
             if path == Path::new("/proc/slabinfo") || path.starts_with("/sys/kernel/slab") =>
         {
-            "not there; expected a kernel with CONFIG_SLUB_DEBUG, and both mounted (mount -t proc proc /proc; mount -t sysfs sysfs /sys)"
+            "missing; expected a kernel with CONFIG_SLUB_DEBUG, and both mounted (mount -t proc proc /proc; mount -t sysfs sysfs /sys)"
         }
         ErrorKind::NotFound => {
             "not there; expected tracefs (mount -t tracefs tracefs /sys/kernel/tracing, or --tracefs DIR where it is mounted) of a \
@@ -275,7 +275,7 @@ fn tracefs(given: Option<&Path>) -> anyhow::Result<PathBuf> {
             Err(error) => _ = why.get_or_insert_with(|| refused(&events, &error)),
         }
     }
-    Err(why.context("no place of tracefs")?)
+    Err(why.context("tracefs is not mounted")?)
 }
 
 /// Records the running kernel into the new folder `out`.
@@ -325,7 +325,7 @@ pub fn record(out: &Path, options: &Options) -> anyhow::Result<Recorded> {
         bail!(INTERRUPTED);
     }
     if !status.success() {
-        bail!("the steps of the recording: {status}; what failed stands above");
+        bail!("the recording failed: {status}; the failed step is above");
     }
     drain.stop()?;
     let commands = seen.finish();

@@ -98,7 +98,7 @@ pub fn record(out: &Path, guest: &Guest) -> anyhow::Result<Recorded> {
             Ok(_) => {
                 let said = fs::read_to_string(folder.file("qemu.txt")).unwrap_or_default();
                 let said = said.lines().last().map(|line| format!("; qemu: {line}")).unwrap_or_default();
-                bail!("the guest ended before its recording did{said}{}", last_words(&console))
+                bail!("the guest stopped before the recording was complete{said}{}", last_words(&console))
             }
         }
     }
@@ -284,7 +284,7 @@ fn program(path: &Path) -> anyhow::Result<Vec<u8>> {
     let bytes = fs::read(path).with_context(|| path.display().to_string())?;
     if bytes.starts_with(b"\x7fELF") && bytes.windows(8).any(|part| part == b"/ld-linu") {
         bail!(
-            "{}: needs libraries, and the guest has none; expected a static program or a script of busybox's shell",
+            "{}: dynamically linked, but the guest has no libraries; expected a static program or a busybox shell script",
             path.display()
         );
     }
@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_is_a_file_or_the_folder_of_a_package() {
+    fn kernel_is_a_file_or_a_package_folder() {
         let folder = tempfile::tempdir().expect("a folder");
         let package = folder.path();
         fs::create_dir_all(package.join("usr/lib/modules/6.1")).expect("a folder");
@@ -461,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_with_libraries_is_refused() {
+    fn dynamically_linked_program_is_refused() {
         let told = program(Path::new("/proc/self/exe")).expect_err("tests have libraries").to_string();
         assert!(told.contains("expected a static program"), "{told}");
     }

@@ -178,7 +178,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn times_of_records_are_sums_of_their_differences() {
+    fn record_times_are_sums_of_deltas() {
         let layout = Layout::of(HEADER_PAGE).expect("a layout");
         assert_eq!(layout, Layout { page: 4096, commit: 8, data: 16 });
         let page = page(1000, Some(7), &[(0, vec![1; 8]), (5, vec![2; 200]), (3, vec![3; 4])]);

@@ -247,7 +247,7 @@ mod tests {
     use crate::replay::testing::{SLABINFO, Trace};
 
     #[test]
-    fn what_an_address_is_first_used_for_tells_what_it_was_at_the_beginning() {
+    fn first_use_of_an_address_determines_its_initial_state() {
         let trace = Trace::new(
             &[
                 // Page 4096 has one free object, which is allocated twice, and one object in use.

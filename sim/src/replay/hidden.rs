@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn kfree_rcu_object_dies_with_its_companion() {
+    fn kfree_rcu_object_is_freed_with_its_companion() {
         // Each round opens a file with its dependent objects at new addresses; the first address is finally allocated
         // again.
         let mut lines = vec![];
@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn cpu_that_leaves_its_slab_has_allocated_every_object() {
+    fn cpu_that_leaves_its_slab_allocated_each_object() {
         let lines = [
             "0 page 4096",
             "0 alloc f+0x1 node ffff888001000000",

@@ -136,7 +136,7 @@ impl fmt::Display for PageCause {
                 "{count} pages of memory were handed over, and no event tells whether past the per-CPU lists"
             ),
             PageCauseKind::PlaceUnknown => {
-                write!(f, "{count} pages were free at `before` in blocks whose place no event tells")
+                write!(f, "{count} pages were free at `before` in blocks at unknown places")
             }
             PageCauseKind::Unknown => write!(f, "no cause is known for {count} pages"),
         }

@@ -109,7 +109,7 @@ pub enum ReplayError {
     #[error("{0}")]
     Option(String),
     /// The simulated machine does not start.
-    #[error("the simulated machine does not start")]
+    #[error("the simulated machine cannot start")]
     Build(#[from] BuildError),
     /// The simulated machine has too little memory.
     #[error("{}:{line}: {failed}; the trace needs more than --limit-memory {memory}", path.display())]
@@ -331,7 +331,7 @@ fn cpus(recording: &Recording, options: &Options) -> Result<u32, ReplayError> {
     let traced = stream::traced_cpus(recording.counts());
     if options.cpus.is_none() && traced > u64::from(MAX_CPUS) {
         return Err(ReplayError::Option(format!(
-            "{}: {traced} CPUs, and {MAX_CPUS} are the most: say with --cpus how many to replay it on",
+            "{}: {traced} CPUs; expected at most {MAX_CPUS}, or --cpus with a smaller number",
             recording.path().display()
         )));
     }

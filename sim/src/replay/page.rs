@@ -21,12 +21,12 @@ static ENGINE: &[u8] = include_bytes!("../../web/engine.wasm");
 /// Fails if the stream needs more memory than a page's machine has, or breaks a conservation invariant.
 pub fn page(stream: &Stream, command: &str) -> anyhow::Result<String> {
     let most = MOST_MEMORY >> 20;
-    let machine = Machine::new(stream).context("--html: the page's machine does not start")?;
+    let machine = Machine::new(stream).context("--html: the page's machine cannot start")?;
     let mut engine = Engine::new(Shipping::on(&machine), stream);
     engine.run(stream.operations).context("--html: the page's machine")?;
     ensure!(
         engine.failed() == 0,
-        "--html: {} allocations of the trace find no memory: a page's machine has {most} MiB; expected a trace that needs less",
+        "--html: {} allocations of the trace fail: a page's machine has {most} MiB; expected a trace that needs less",
         engine.failed()
     );
     if let Err(violation) = engine.check() {

@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_below_5_per_cent_or_within_chance_and_small_caches_are_ignored() {
+    fn prediction_ignores_small_changes_and_small_caches() {
         let cache = |traced, predicted, real, noise| Predicted {
             name: String::new(),
             traced,

@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn an_alias_is_the_cache_that_slabinfo_shows() {
+    fn alias_resolves_to_the_cache_in_slabinfo() {
         let row = |name: &str| format!("{name} 5 32 128 32 1 : tunables 0 0 0 : slabdata 1 1 0\n");
         let table: SlabInfo = format!("slabinfo - version: 2.1\n# name\n{}{}", row("pid"), row("dentry"))
             .parse()

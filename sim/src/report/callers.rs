@@ -388,7 +388,7 @@ mod tests {
 
     /// Regression test: quarters covered the whole trace, including the boot, so no site of a workload grew.
     #[test]
-    fn a_leak_of_a_workload_grows_in_its_quarters() {
+    fn leak_grows_in_each_quarter_of_the_trace() {
         let mark = |microseconds: u64, text: &str| {
             format!("  sh-1 [000] ..... 1.{microseconds:06}: tracing_mark_write: {text}\n")
         };
@@ -409,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn call_sites_and_lifetimes_by_hand() {
+    fn call_sites_and_lifetimes_match_a_hand_count() {
         let text = [
             alloc(0, 10, "a+0x1/0x9", 1, [60, 64]),
             alloc(0, 20, "a+0x1/0x9", 2, [33, 64]),
@@ -514,7 +514,7 @@ mod tests {
     }
 
     #[test]
-    fn times_before_the_clock_runs_are_no_lifetimes_and_others_are_put_in_order() {
+    fn lifetimes_ignore_times_before_the_clock_started() {
         let early = alloc(0, 0, "a", 1, [8, 8]).replace("1.000000", "0.000000");
         let callers = watched(&(early + &free(0, 5, 1)));
         assert_eq!((callers.lifetimes[0].freed, callers.lifetimes[0].microseconds), (1, None));
@@ -524,7 +524,7 @@ mod tests {
     }
 
     #[test]
-    fn quantiles_are_accurate_to_one_per_cent_and_the_maximum_is_exact() {
+    fn quantiles_are_accurate_to_one_percent() {
         let mut spread = Spread::default();
         (1..=100_000).for_each(|number| spread.add(number));
         let q = spread.quantiles(1.0).unwrap();

@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cause_is_what_the_trace_shows() {
+    fn mismatch_cause_follows_from_the_trace() {
         let of = |objects, hidden| Cause::of(&row(objects, hidden), 21, 4);
         assert_eq!(of([7, 7], [3, 3]), None);
         assert_eq!(of([540, 581], [0, 2120]), Some(Cause::FreedWithoutEvent));

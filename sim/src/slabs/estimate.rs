@@ -464,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn spread_holes_return_little_and_empty_slabs_are_certain() {
+    fn shrink_bounds_cover_scattered_holes_and_empty_slabs() {
         // The cache has 1,000 partial slabs with one object in use in each, so at most `min_partial` are empty.
         let spread = cache(1000, 1000, counted(1000, 1000, 0, 0));
         assert_eq!(spread.shrink(&machine(4)), Bounds { least: 0, most: 5 });
@@ -479,7 +479,7 @@ mod tests {
     }
 
     #[test]
-    fn slabs_kept_only_by_objects_in_sheaves_may_be_freed() {
+    fn shrink_can_free_slabs_held_only_by_sheaves() {
         let new = Machine { version: Some((7, 2)), ..machine(2) };
         let attributes = Attributes { sheaf_capacity: Some(28), ..counted(50, 50, 0, 0).unwrap() };
         let cache = cache(50, 50, Some(attributes));
@@ -489,7 +489,7 @@ mod tests {
     }
 
     #[test]
-    fn slab_says_itself_what_is_empty() {
+    fn slab_statistics_count_empty_slabs() {
         let mut cache = cache(10, 40, None);
         cache.row.active_slabs = 7;
         cache.tunables = Tunables { limit: 8, batch: 4, shared: 0 };
@@ -498,7 +498,7 @@ mod tests {
     }
 
     #[test]
-    fn debug_layout_of_objects_equals_the_kernels() {
+    fn debug_object_layout_equals_the_kernels() {
         let of = |name: &str, size: u64, letters| {
             let mut cache = cache(1, 1, None);
             (cache.row.name, cache.row.object_size) = (name.to_owned(), size);

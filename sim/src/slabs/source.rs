@@ -449,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn meminfo_is_read() {
+    fn meminfo_is_parsed() {
         let text = "MemTotal:  1024 kB\nMemFree: 10 kB\nSReclaimable: 3 kB\nSUnreclaim: 4 kB\n";
         let read = memory(text).unwrap();
         assert_eq!(

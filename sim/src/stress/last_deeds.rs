@@ -43,7 +43,7 @@ fn step(seat: u16, entry: &Entry, things: &mut BTreeMap<usize, (usize, Option<St
         Deed::Alloc => ("allocates", format!("held by thread {seat}")),
         Deed::Free => ("frees", "free".to_owned()),
         Deed::Leave => ("leaves for others", "left for others".to_owned()),
-        Deed::Take => ("takes what was left,", format!("held by thread {seat}")),
+        Deed::Take => ("takes leftover objects,", format!("held by thread {seat}")),
         Deed::Move(_) => ("moves to CPU", String::new()),
         Deed::Other(what) => (what, String::new()),
     };

@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_entries_are_kept_in_order() {
+    fn operation_log_keeps_its_last_entries_in_order() {
         let mut log = Log::new(3);
         for serial in 1..=5 {
             let token = Token::new(1, serial);

@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_changed_byte_is_found() {
+    fn stamp_detects_each_changed_byte() {
         for pattern in [Pattern::held(7, Token::new(3, 99)), Pattern::free(7)] {
             for size in 0..40 {
                 let mut bytes = vec![0; size];
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_names_its_owner_unless_it_is_free() {
+    fn stamp_names_the_owner_of_an_object_in_use() {
         let token = Token::new(3, 99);
         let mut bytes = [0; 16];
         Pattern::held(7, token).write(&mut bytes);

@@ -371,7 +371,7 @@ impl World {
                 let lost = self.classes().find_map(|cache| Some((cache, unheld(cache, &held).pop_first()?)));
                 let mut what = format!("{what}: threads hold {count}, {used} are in use");
                 if let Some((cache, address)) = lost {
-                    what = format!("cache {}: {what}; nobody holds {address:#x}", cache.name());
+                    what = format!("cache {}: {what}; no thread holds {address:#x}", cache.name());
                 }
                 Err(Missing { what, address: lost.map(|(_, address)| address) })
             }
@@ -415,7 +415,7 @@ fn missing(cache: &KmemCache, held: &BTreeSet<usize>) -> Missing {
     if !lost.is_empty() {
         let named: Vec<String> = lost.iter().take(NAMED).map(|address| format!("{address:#x}")).collect();
         let more = if lost.len() > NAMED { ", ..." } else { "" };
-        what += &format!("; nobody holds {}{more}", named.join(", "));
+        what += &format!("; no thread holds {}{more}", named.join(", "));
     }
     Missing { what, address: lost.first().copied() }
 }

@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn an_axis_is_a_number_a_list_or_a_range() {
+    fn sweep_axis_is_a_number_list_or_range() {
         for (text, values) in [
             ("7", vec![7]),
             ("[3, 1, 2]", vec![3, 1, 2]),

@@ -260,7 +260,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_time_limit_is_seconds_or_a_clock_for_every_engine() {
+    fn time_limit_is_seconds_or_a_clock_time() {
         for (text, seconds, shown) in [
             ("3600", 3600, "01:00:00"),
             ("01:00:00", 3600, "01:00:00"),

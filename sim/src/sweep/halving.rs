@@ -27,7 +27,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn each_round_keeps_a_third_and_the_last_uses_all_seeds() {
+    fn halving_keeps_a_third_each_round() {
         assert_eq!(rounds(27, 3, [0, 20]), [27, 9, 3]);
         assert_eq!(rounds(28, 3, [28, 0]), [28, 10, 4, 2]);
         assert_eq!(rounds(1, 3, [9, 9]), [1]);
@@ -39,7 +39,7 @@ mod tests {
     /// Regression test: of 35 settings on 3 seeds, 31 were dropped in rounds two and three because of the single seed
     /// of round one.
     #[test]
-    fn each_round_uses_more_seeds_than_the_one_before() {
+    fn halving_uses_more_seeds_each_round() {
         assert_eq!(rounds(35, 3, [0, 3]), [35, 12]);
         assert_eq!(rounds(35, 3, [0, 1]), [35]);
         assert_eq!(rounds(35, 3, [1, 4]), [35, 12, 4]);

@@ -61,7 +61,8 @@ impl Collected {
         let no_result = (missing.len() + failed.len() + damaged.len()) as u64;
         if no_result > 0 {
             let have = if no_result == 1 { "has" } else { "have" };
-            lines.push(format!("{} {have} no result; `{command}` runs what is left", counted(no_result)));
+            lines
+                .push(format!("{} {have} no result; `{command}` runs the missing items", counted(no_result)));
         }
         lines
     }
@@ -168,11 +169,11 @@ pub(super) fn sureness(of: &Sensitivity) -> String {
         }
     };
     if *left_out > 0 {
-        said += &format!("; {left_out} settings without all works are left out");
+        said += &format!("; {left_out} settings with missing results are left out");
     }
     said += &match chance {
         Some(chance) => format!("; of all differences, chance would make {}", percent(*chance)),
-        None => "; with one seed, chance is not told".to_owned(),
+        None => "; with one seed, chance cannot be estimated".to_owned(),
     };
     said
 }
@@ -383,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_has_its_axes_the_knobs_of_all_settings_and_its_numbers() {
+    fn merged_row_has_axes_knobs_and_metrics() {
         let records = [
             row(0, "slub", None),
             row(1, "slub:cpu_partial=30", Some(4)),
@@ -417,14 +418,14 @@ mod tests {
         assert_eq!(lines[..2], ["items 1 to 3, 5 failed: why", "item 10 damaged: file 10"]);
         assert_eq!(
             lines[21..],
-            ["10 items more damaged", "64 items have no result; `run` runs what is left"]
+            ["10 items more damaged", "64 items have no result; `run` runs the missing items"]
         );
         let one = Collected { missing: vec![7], ..Collected::default() };
-        assert_eq!(one.complaints(&plan, "run"), ["1 item has no result; `run` runs what is left"]);
+        assert_eq!(one.complaints(&plan, "run"), ["1 item has no result; `run` runs the missing items"]);
     }
 
     #[test]
-    fn an_index_that_a_fit_may_have_missed_is_a_bound() {
+    fn uncertain_sensitivity_index_is_shown_as_a_bound() {
         let of = |part, predicts| index(part, Method::Fit { predicts });
         assert_eq!([of(0.0, 0.9), of(0.05, 0.9), of(0.5, 0.9)], ["< 10.0 %", "< 15.0 %", "50.0 %"]);
         assert_eq!(index(0.0, Method::Grid), "0.0 %");

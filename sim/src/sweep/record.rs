@@ -299,7 +299,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn knobs_are_read_off_a_setting() {
+    fn knobs_are_parsed_from_a_setting() {
         assert_eq!(
             knobs("slub:cpu_partial=0:min_partial=10").collect::<Vec<_>>(),
             [("cpu_partial", 0), ("min_partial", 10)]

@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn another_seed_or_axis_has_another_order() {
+    fn sample_order_depends_on_seed_and_axes() {
         let two = strata(100, &[1000, 1000], 1);
         assert_ne!(two[0], two[1]);
         assert_ne!(two, strata(100, &[1000, 1000], 2));

@@ -521,7 +521,7 @@ mod tests {
     }
 
     #[test]
-    fn on_a_grid_indices_are_those_of_the_formula() {
+    fn sensitivity_indices_on_a_grid_equal_the_formula() {
         near(&indices(&SUM, &grid(2, 4), 4).0, &SUM, 1e-12);
         near(&indices(&PRODUCT, &grid(2, 2), 2).0, &PRODUCT, 1e-12);
         // The remaining error is the difference between a sum and an integral.
@@ -530,7 +530,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_sample_indices_are_near_those_of_the_formula() {
+    fn sensitivity_indices_of_a_sample_approximate_the_formula() {
         for (known, axes, points, by) in
             [(&SUM, 2, 16, 1e-6), (&PRODUCT, 2, 16, 1e-6), (&ISHIGAMI, 3, 200, 0.03), (&G, 4, 200, 0.06)]
         {
@@ -541,7 +541,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fit_to_chance_predicts_nothing() {
+    fn fit_to_noise_predicts_nothing() {
         let points = sampled(3, 64);
         let mut chance = 1_u64;
         let mut next = || {
@@ -609,7 +609,7 @@ mod tests {
     }
 
     #[test]
-    fn values_of_a_long_axis_are_groups_of_neighbours_and_a_setting_without_all_works_is_left_out() {
+    fn long_axis_values_are_grouped() {
         let mut rows: Vec<_> =
             (0..20).map(|n| row("w", 1, 1, &format!("d:k={n}"), f64::from(n) + 1.0)).collect();
         rows.extend((0..19).map(|n| row("v", 1, 1, &format!("d:k={n}"), 1.0)));

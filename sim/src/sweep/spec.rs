@@ -196,13 +196,13 @@ fn plan<P: Policy>(file: File, path: &Path, folder: Option<&Path>) -> anyhow::Re
     for (key, names) in [("trace", &trace), ("workload", &workload), ("design", &design)] {
         let twice = names.iter().enumerate().find(|(at, name)| names[..*at].contains(name));
         if let Some((at, name)) = twice {
-            return Err(Wrong::error(key, at, format_args!("{name} is there twice")));
+            return Err(Wrong::error(key, at, format_args!("{name} is given twice")));
         }
     }
     if workload.is_empty() {
         let made = [("seed", &seed), ("size", &size), ("ops", &ops), ("think", &think)];
         if let Some((key, _)) = made.into_iter().find(|(_, axis)| axis.is_some()) {
-            return Err(Wrong::error(key, None, "a trace has its own; expected a `workload` that it is for"));
+            return Err(Wrong::error(key, None, "a trace has a fixed number; expected a `workload`"));
         }
     } else if cpus.is_none() {
         bail!("cpus: expected numbers of CPUs, because workloads have none of their own");
@@ -277,7 +277,10 @@ fn settings<P: Policy>(
         if designs::all::<P>().all(|(known, _)| known != name_of(design)) {
             let known = designs::all::<P>().map(|(name, _)| name).filter(|name| has_clock(name) == Ok(true));
             let known = known.collect::<Vec<_>>().join(", ");
-            return Err(wrong(&format_args!("no design `{}`; there are {known}", name_of(design))));
+            return Err(wrong(&format_args!(
+                "unknown design `{}`; expected one of {known}",
+                name_of(design)
+            )));
         }
         let parsed: Design<P> = design.parse().map_err(|error| wrong(&error))?;
         parsed.policy(HasClock).map_err(|error| wrong(&error))?;

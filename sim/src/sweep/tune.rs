@@ -139,7 +139,7 @@ pub(super) fn tune<P: Policy>(
         if ranked.is_empty() {
             let (item, why) = all.failed.first().cloned().unwrap_or_default();
             return Err(Ended::Write(anyhow::anyhow!(
-                "{}: no setting is without a failure; item {item}: {why}",
+                "{}: each setting has a failure; item {item}: {why}",
                 file.display()
             )));
         }

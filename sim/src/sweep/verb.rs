@@ -222,7 +222,7 @@ fn ran_text(ran: &Ran, shard: Shard) -> String {
     let share = if shard == Shard::WHOLE { String::new() } else { format!("share {shard}: ") };
     let [took, seconds] = [ran.took, ran.seconds].map(run::time);
     format!(
-        "{share}{}: {done} run in {took} ({seconds} of all threads together), {there} were there, {failed} failed\n",
+        "{share}{}: {done} run in {took} ({seconds} of CPU time), {there} kept, {failed} failed\n",
         counted(ran.items)
     )
 }
@@ -338,7 +338,7 @@ fn merge<P: Policy>(args: &MergeArgs, json: Option<Place>) -> anyhow::Result<Out
 /// Returns the number of shards: as many as requested, but at most one per item.
 fn shares(plan: &Plan, asked: u64) -> u64 {
     if asked > plan.len() {
-        complain(&format!("--shards {asked}: there are {}, so as many shares", counted(plan.len())));
+        complain(&format!("--shards {asked}: expected at most {}", counted(plan.len())));
     }
     asked.min(plan.len())
 }

@@ -39,7 +39,7 @@ fn reading(times: u64, seconds: u64) -> Reading {
 }
 
 #[test]
-fn sums_and_rates_are_those_of_the_files() {
+fn top_shows_sums_and_rates_of_the_files() {
     let now = reading(3, 100);
     let totals = serde_json::to_value(&now.totals).unwrap();
     assert_eq!(
@@ -103,7 +103,7 @@ fn accounts_and_waits_are_shown_above_the_table() {
 
 /// Regression test: the missing pages were shown as memory that no program has.
 #[test]
-fn a_zone_that_lacks_more_pages_than_it_has_is_refused_and_others_numbers_are_numbers() {
+fn zone_with_more_missing_than_present_pages_is_refused() {
     let of = |change: &dyn Fn(&mut serde_json::Value)| {
         let mut dump = serde_json::from_str(&dump(1)).unwrap();
         change(&mut dump);
@@ -188,7 +188,7 @@ mod screens {
     }
 
     #[test]
-    fn a_screen_has_the_rates_between_two_readings() {
+    fn top_shows_rates_between_two_readings() {
         let mut top = Top::new("a program".to_owned(), reading(1, 96), Duration::from_secs(4));
         assert!(picture(&top, 80, 24).contains("\na second: 0 allocations, 0 frees, 0 depot"));
         top.take(reading(3, 100));

@@ -327,8 +327,8 @@ impl<'s> App<'s> {
     pub(super) fn condition(&self) -> String {
         let name = self.chosen.map_or("a cache", |cache| self.name(cache));
         match self.condition {
-            0 => format!("{name} misses its CPU"),
-            1 => format!("what CPUs share of {name} is empty"),
+            0 => format!("{name} misses on its CPU"),
+            1 => format!("the shared depot of {name} is empty"),
             2 => format!("{name} gets a slab"),
             3 => format!("{name} loses a slab"),
             4 => "memory is committed".to_owned(),

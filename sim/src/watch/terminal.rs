@@ -17,7 +17,7 @@ pub(crate) trait Screen {
 /// Returns an error unless standard output is a terminal. `else_` names an alternative for the message.
 pub(crate) fn needed(else_: &str) -> anyhow::Result<()> {
     if !stdout().is_terminal() {
-        bail!("standard output is no terminal; {else_}");
+        bail!("standard output is not a terminal; {else_}");
     }
     Ok(())
 }

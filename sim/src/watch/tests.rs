@@ -234,7 +234,7 @@ fn empty_machine_and_marks_are_labelled() {
 }
 
 #[test]
-fn slow_is_the_next_operation_that_leaves_its_cpu_and_its_cache_is_chosen() {
+fn slow_key_jumps_to_the_next_operation_leaving_its_cpu() {
     let stream = stream();
     let from = 1500;
     let (app, _) = press(&stream, "uslab", from, letters("n"));
@@ -355,7 +355,7 @@ fn page_map_follows_the_snapshot() {
 }
 
 #[test]
-fn back_and_forward_is_the_same_picture() {
+fn stepping_back_and_forward_shows_the_same_screen() {
     let stream = stream();
     use KeyCode::{End, Home, Left, PageDown, PageUp, Right};
     let there = [Right, Right, PageDown, Right];
@@ -391,7 +391,7 @@ fn playback_has_the_shown_speed_and_stops_at_the_end() {
 }
 
 #[test]
-fn any_size_and_any_design_is_drawn() {
+fn watch_draws_any_size_and_design() {
     let stream = stream();
     for (name, _) in all::<NoPolicy>() {
         let specs = specs(name);

@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn events_become_those_of_perf() {
+    fn babeltrace_events_are_parsed_like_perf_events() {
         let text = |line: &str| as_perf(line.as_bytes()).map(|text| String::from_utf8(text).unwrap());
         assert_eq!(
             text(

@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn unrelated_pairs_give_no_base() {
+    fn unrelated_addresses_give_no_direct_map_base() {
         let mut vote = Vote::default();
         // The trace has a thousand unrelated pairs, and one pair that seems related.
         for i in 0..1000 {

@@ -162,7 +162,7 @@ impl fmt::Display for TraceError {
         match self {
             Self::Open { path, .. } => write!(f, "{}: cannot open", path.display()),
             Self::Directory { path } => {
-                write!(f, "{}: a directory, where a trace file is wanted", path.display())
+                write!(f, "{}: a directory; expected a trace file", path.display())
             }
             Self::Read { path, .. } => write!(f, "{}: cannot read", path.display()),
             Self::Truncated { path } => {

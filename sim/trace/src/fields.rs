@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_that_are_printed_twice_or_backwards() {
+    fn repeated_and_reordered_fields_are_read() {
         let mut fields = Fields::new(
             b"call_site=0xffffffff92d10d97 (-1831793257) ptr=0xffff888003000000 (-131391589187584) name=dentry bytes_req=0x40 (64)",
         );
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_in_order_out_of_order_and_missing() {
+    fn fields_are_found_in_any_order_or_reported_missing() {
         let mut fields = Fields::new(b"call_site=f+0x1/0x2 ptr=1 name=dentry bytes_req=3");
         assert_eq!(fields.get(b"call_site="), Some(&b"f+0x1/0x2"[..]));
         assert_eq!(fields.get(b"ptr="), Some(&b"1"[..]));

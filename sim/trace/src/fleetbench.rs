@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_three_numbers() {
+    fn fleetbench_line_has_three_numbers() {
         let row = |line: &str| Row::of(line.as_bytes());
         assert_eq!(
             row("16, 101940.77, 1974305.1"),
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn distributions_of_nothing_and_of_little() {
+    fn empty_and_tiny_distributions_are_handled() {
         let row = |bytes, rate, live| Row { bytes, rate, live };
         for rows in [&[][..], &[row(0, 1.0, 1.0)], &[row(8, 0.0, 1.0)], &[row(8, 1.0, 0.0)]] {
             assert_eq!(made(1e6, 10, rows), [], "{rows:?}");

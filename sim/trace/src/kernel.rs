@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_is_its_release_parameters_and_attributes() {
+    fn kernel_description_has_release_parameters_and_attributes() {
         let read = kernel(&[
             ("kernel.txt", "7.2.13+deb14-amd64\n"),
             ("cmdline.txt", "quiet slab_max_order=0 slab_nomerge\n"),
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_counter_has_a_total_and_a_part_for_each_cpu() {
+    fn kernel_counter_has_a_total_and_a_value_per_cpu() {
         let text = "name\tslabs\tslabs_cpu_partial\ndentry\t421 N0=400 N1=21\t90(3) C0=10(1) C11=80(2)\n";
         let read = attributes(text).unwrap();
         assert_eq!((read.count("dentry", "slabs"), read.count("dentry", "partial")), (Some(421), None));

@@ -353,7 +353,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn families_by_flags() {
+    fn kmalloc_families_are_named_by_flags() {
         for (gfp, name) in [
             ("GFP_KERNEL", "kmalloc"),
             ("GFP_KERNEL_ACCOUNT|__GFP_ZERO", "kmalloc-cg"),
@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_functions_and_sizes() {
+    fn cache_names_follow_from_functions_and_sizes() {
         assert_eq!(function(b"__d_alloc+0x29/0x1d0"), b"__d_alloc");
         assert_eq!(function(b"__d_alloc"), b"__d_alloc");
         assert_eq!(base(b"memdup_user_noprof"), b"memdup_user");

@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_written_as_kernels_are_configured() {
+    fn page_sizes_are_written_as_in_kernel_configurations() {
         for (text, size) in [
             ("4k", PageSize::Kib4),
             ("16K", PageSize::Kib16),

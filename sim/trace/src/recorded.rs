@@ -48,7 +48,7 @@ impl Calls {
     pub(super) fn open(mut source: Source) -> Result<Self, TraceError> {
         let Some(words) = words(&mut source)? else { return Err(wrong(&source, "cut within its header")) };
         let header = Header::of(words).map_err(|version| {
-            wrong(&source, format!("in format {version}, where 1 is expected; record it again"))
+            wrong(&source, format!("has format version {version}; expected 1; record it again"))
         })?;
         Ok(Self { source, header, read: 0, unwritten: 0, too_large: FxHashSet::default() })
     }
@@ -63,7 +63,7 @@ impl Calls {
         while self.read < self.there() {
             let Some(words) = words::<RECORD>(&mut self.source)? else {
                 let (read, there) = (self.read, self.there());
-                return Err(wrong(&self.source, format!("cut short: {read} of {there} records are there")));
+                return Err(wrong(&self.source, format!("truncated: {read} of {there} records are present")));
             };
             self.read += 1;
             match Record::of(words) {
@@ -81,7 +81,7 @@ impl Calls {
                 }
                 Err(0) => self.unwritten += 1,
                 Err(_) => {
-                    let what = format!("damaged: record {} is of no known kind", self.read);
+                    let what = format!("damaged: record {} has an unknown kind", self.read);
                     return Err(wrong(&self.source, what));
                 }
             }

@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_with_spaces_is_read_from_the_colons() {
+    fn cache_name_with_spaces_is_parsed() {
         let table = read(
             "dm raid1 read record 0 0 1064 30 8 : tunables 0 0 0 : slabdata 0 0 0\n\
              kmalloc-64 640 641 64 64 1 : tunables 0 0 0 : slabdata 10 10 0\n",
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn slab_with_its_statistics_is_read() {
+    fn slab_statistics_columns_are_parsed() {
         let text = "slabinfo - version: 2.1 (statistics)\n# name ... : globalstat <a> : cpustat <b>\n\
                     inode 10 20 600 6 1 : tunables 54 27 8 : slabdata 3 4 2 : globalstat 1 2 3 4 5 6 7 8 9 : cpustat 5 6 7 8\n";
         let table = KernelSlabInfo::read(text).unwrap();
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_row_is_named_and_the_others_are_read() {
+    fn invalid_slabinfo_row_is_reported_and_others_are_read() {
         let good = "a 1 2 8 512 1 : tunables 0 0 0 : slabdata 1 1 0\n";
         for (bad, expected) in [
             ("b 1 2 8 512 : tunables 0 0 0 : slabdata 1 1 0", "five numbers"),

@@ -259,7 +259,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pages_are_summed() {
+    fn table_page_counts_are_summed() {
         let text = "Node 0, zone      DMA      0      1      3\nNode 0, zone    DMA32      2      1      2\n";
         let rows = free_blocks(text).unwrap();
         assert_eq!(rows[1], FreeBlocks { zone: "Node 0, zone DMA32".to_owned(), by_order: vec![2, 1, 2] });

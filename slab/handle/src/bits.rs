@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn every_split_keeps_its_limits() {
+    fn handle_bit_split_keeps_its_limits() {
         the_limits_of::<u32, 8>(16_777_216, 255);
         the_limits_of::<u32, 12>(1 << 20, 4095);
         the_limits_of::<u32, 16>(1 << 16, 65_535);
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn bits_of_generation_zero_are_no_handle() {
+    fn generation_zero_is_no_valid_handle() {
         assert_eq!(Handle24x8::from_bits(0), None);
         assert_eq!(Handle24x8::from_bits(0x00ff_ffff), None);
         assert_eq!(Handle32x32::from_bits(7), None);
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn debug_shows_index_and_generation() {
+    fn handle_debug_shows_index_and_generation() {
         assert_eq!(format!("{:?}", Handle20x12::new(5, 9).unwrap()), "Handle { index: 5, generation: 9 }");
     }
 }

@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn active_values_are_at_0_to_len_after_every_free() {
+    fn packed_values_stay_contiguous_after_each_free() {
         let mut array = PackedArray::new();
         (0..4).for_each(|i| assert_eq!(array.alloc(i), Ok(i)));
         assert_eq!((array.free(0), array.as_slice()), (Some(0), &[3, 1, 2][..]));
@@ -107,7 +107,7 @@ mod tests {
     /// A hundred particles; a user interface marks the one at 5, and physics frees it: the mark is on particle 99 now. A handle
     /// would be stale.
     #[test]
-    fn an_index_that_was_kept_names_another_particle_and_a_handle_none() {
+    fn stored_index_names_another_particle_but_a_handle_none() {
         let mut particles = PackedArray::new();
         let mut map = crate::SlotMap::<u32>::new();
         let handles: Vec<_> = (0..100)

@@ -103,8 +103,8 @@ pub enum Taken {
 impl fmt::Display for Taken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Id => "the stable id stands for another object: each object needs one of its own",
-            Self::Handle => "the object has another stable id: remove that first",
+            Self::Id => "the stable id already belongs to another object",
+            Self::Handle => "the object already has another stable id; remove it first",
         })
     }
 }
@@ -183,7 +183,7 @@ mod tests {
 
     /// The error without ids: after a load the first handle of the old table names the new first object.
     #[test]
-    fn a_saved_handle_names_another_object_after_a_load() {
+    fn saved_raw_handle_names_another_object_after_a_load() {
         let mut old = Table::new();
         let player = old.alloc("player").unwrap();
         let text = serde_json::to_string(&player).unwrap();

@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_b_and_c_come_and_b_goes() {
+    fn removing_the_middle_value_moves_the_last() {
         let mut map = Map::new();
         let [a, b, c] = ['A', 'B', 'C'].map(|name| map.alloc(name).unwrap());
         assert_eq!((&*map.sparse_to_dense, sparse(&map)), (&[0, 1, 2][..], vec![0, 1, 2]));
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_one_goes_without_a_move() {
+    fn removing_the_last_value_moves_nothing() {
         let mut map = Map::new();
         let [a, b] = [1, 2].map(|value| map.alloc(value).unwrap());
         assert_eq!((map.free(b), map.as_slice(), map.place(a)), (Some(2), &[1][..], Some(0)));
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_changed_with_their_handles() {
+    fn values_can_be_changed_through_handles() {
         let mut map = Map::new();
         let handles: Vec<_> = (0..10).map(|value| map.alloc(value).unwrap()).collect();
         for (handle, value) in map.iter_mut() {
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_retire_and_the_map_keeps_working() {
+    fn slot_map_works_after_slots_retire() {
         let mut map = Map::new();
         let kept = map.alloc(0).unwrap();
         for life in 0..1000 {
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_while_the_value_is_made_changes_nothing() {
+    fn insertion_that_panics_changes_nothing() {
         let mut map = Map::new();
         let make = |_| -> u8 { panic!("not today") };
         let caught = crate::catch_panic(|| map.alloc_with(make));

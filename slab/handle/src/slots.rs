@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_that_is_free_is_no_handle_of_its_slot() {
+    fn free_slot_word_is_no_valid_handle() {
         let mut slots = Few::new(Generations::default());
         let handles = [(); 4].map(|()| alloc(&mut slots).unwrap());
         assert_eq!(alloc(&mut slots), Err(HandleError::Full { slots: 4, retired: 0 }));
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_next_handle_that_is_not_taken_changes_nothing() {
+    fn peeking_at_the_next_handle_changes_nothing() {
         let mut slots = Few::new(Generations::default());
         let first = slots.next().unwrap();
         assert!(!slots.is_valid(first));
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn retired_slots_are_not_used_again_and_are_counted() {
+    fn retired_slots_are_counted_and_never_reused() {
         // Three lives per slot.
         let mut slots = Slots::<u32, 2>::new(Generations::default());
         let kept = alloc(&mut slots).unwrap();
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn when_all_slots_are_retired_the_error_counts_them() {
+    fn error_counts_slots_if_all_are_retired() {
         let mut slots = Slots::<u32, 31>::new(Generations { first: u32::MAX >> 1, ..Generations::default() });
         for _ in 0..2 {
             let handle = alloc(&mut slots).unwrap();
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_first_generation_beyond_the_last_retires_or_wraps() {
+    fn initial_generation_beyond_the_last_retires_or_wraps() {
         let beyond = Generations { first: 256, policy: WrapPolicy::Retire };
         assert_eq!(
             Slots::<u32, 8>::new(beyond).next(),
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fresh_generation_is_above_all_that_were_used() {
+    fn fresh_generation_exceeds_all_used_ones() {
         let mut slots = Slots::<u32, 8>::new(Generations::default());
         assert_eq!(slots.fresh_generation(), Some(1));
         for _ in 0..4 {

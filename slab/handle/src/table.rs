@@ -171,7 +171,7 @@ mod tests {
     /// Manifolds in a physics engine: contacts refer to them by handle, and manifolds of sleeping bodies are freed while the
     /// contacts stay.
     #[test]
-    fn manifolds_are_purged_while_their_contacts_stay() {
+    fn contact_handles_detect_purged_manifolds() {
         struct Contact {
             sleeps: bool,
             manifold: Handle24x8,
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_has_as_many_slots_as_24_bits_name_and_then_says_so() {
+    fn table_is_full_at_two_to_the_24_slots() {
         let mut table = Table::new();
         for _ in 0..16_777_216 {
             table.alloc(()).unwrap();
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_retires_after_its_last_generation() {
+    fn slot_retires_after_its_last_generation() {
         let mut table = Table::new();
         let mut stale = vec![];
         for life in 1..=255 {
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_that_wraps_takes_a_handle_of_255_lives_ago_for_its_own() {
+    fn wrapping_slot_accepts_a_handle_255_lives_old() {
         let mut table = Table::with(WrapPolicy::Wrap);
         let old = table.alloc("old").unwrap();
         table.free(old);
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_while_the_value_is_made_changes_nothing() {
+    fn insertion_that_panics_changes_nothing() {
         let mut table = Table::new();
         let a = table.alloc(1).unwrap();
         table.free(a);
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_changed_or_freed_with_their_handles() {
+    fn values_can_be_changed_and_freed_through_handles() {
         let mut table = Table::new();
         let handles: Vec<_> = (0..10).map(|value| table.alloc(value).unwrap()).collect();
         table.free(handles[4]);
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_dropped_once() {
+    fn handle_table_drops_each_value_once() {
         let count = std::rc::Rc::new(());
         let mut table = HandleTable::<_>::new();
         let [a, _] = [(); 2].map(|()| table.alloc(count.clone()).unwrap());
@@ -311,7 +311,7 @@ mod tests {
 
     /// Generations are adjacent whatever the size of the values; behind a value each is on a separate line.
     #[test]
-    fn a_check_touches_the_generations_only() {
+    fn handle_check_reads_only_generations() {
         const LINE: usize = 64;
         fn neighbours<T: Default>() -> (usize, bool) {
             let mut table = Table::new();

@@ -37,14 +37,14 @@ const TEXTS: [&CStr; 11] = [
     c"no error",
     c"no memory is to be had",
     c"the cache is at its limit",
-    c"the constructor of an object refused",
+    c"the constructor of an object failed",
     c"more objects than there can ever be",
     c"the name of a cache is missing, empty or has blanks",
     c"no slab can hold objects of this size and alignment",
     c"these options do not go together, or this version does not know them",
     c"objects of the cache are in use",
     c"a cache is damaged",
-    c"the table could not be written: errno says why",
+    c"the table could not be written; errno has the reason",
 ];
 const _: () = assert!(Code::NotWritten as usize == TEXTS.len() - 1);
 
@@ -271,7 +271,7 @@ unsafe fn allocate(cache: *const UslabCache, gfp: Gfp, error: *mut c_int) -> *mu
 /// As [`allocate`].
 #[cold]
 #[inline(never)]
-#[expect(improper_ctypes_definitions, reason = "called from here alone")]
+#[expect(improper_ctypes_definitions, reason = "called only here")]
 unsafe extern "C" fn missed(cache: *const UslabCache, gfp: Gfp, error: *mut c_int) -> *mut c_void {
     // SAFETY: the cache exists, by this function's contract.
     match unsafe { &(*cache).cache }.alloc_missed(gfp) {
@@ -534,7 +534,7 @@ unsafe fn write(fd: c_int, text: &str) -> c_int {
 #[unsafe(no_mangle)]
 pub extern "C" fn uslab_error_text(error: c_int) -> *const c_char {
     let text = usize::try_from(error).ok().and_then(|error| TEXTS.get(error));
-    text.copied().unwrap_or(c"no error of this library").as_ptr()
+    text.copied().unwrap_or(c"not an error of this library").as_ptr()
 }
 
 /// The library's version, a static string.

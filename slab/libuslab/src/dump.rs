@@ -97,7 +97,9 @@ fn start(dump: Dump) -> Result<()> {
             return Err(Error::last_os_error());
         }
         if before.assume_init().sa_sigaction != libc::SIG_DFL {
-            return Err(Error::other(format!("{signal} is ignored or taken: no dumps on it")));
+            return Err(Error::other(format!(
+                "{signal} is ignored or handled by the program: it triggers no dump"
+            )));
         }
     }
     let mut mask = SigSet::empty();
@@ -193,7 +195,7 @@ fn numbers(file: &Path) -> Result<Numbers> {
         }
         _ => Err(Error::other("there is no profile: expected `profile=512k` or another number of bytes")),
     };
-    let info = || Uslab.info().ok_or_else(|| Error::other("there is no malloc"));
+    let info = || Uslab.info().ok_or_else(|| Error::other("the malloc is not started"));
     Ok(match file.extension().and_then(|end| end.to_str()) {
         Some("gz") => {
             let profile = profile()?;

@@ -297,7 +297,7 @@ fn wrong_frees(heap: &mut impl Subject) {
 }
 
 #[test]
-fn a_heap_names_foreign_addresses_and_second_frees() {
+fn heap_reports_foreign_addresses_and_double_frees() {
     wrong_frees(&mut Tlsf::new(odd()).unwrap());
     wrong_frees(&mut BestFit::new(odd()).unwrap());
 }
@@ -320,7 +320,7 @@ fn grows_in_place(heap: &mut impl Subject) {
 }
 
 #[test]
-fn a_block_grows_in_place_into_a_free_block() {
+fn block_grows_in_place_into_a_free_neighbour() {
     grows_in_place(&mut Tlsf::new(odd()).unwrap());
     grows_in_place(&mut BestFit::new(odd()).unwrap());
     for fit in [Fit::First, Fit::Next] {
@@ -330,7 +330,7 @@ fn a_block_grows_in_place_into_a_free_block() {
 
 /// An arena in an array, a heap in its memory, another in a block of that, and a stack in a block of this.
 #[test]
-fn each_allocator_works_in_memory_of_another() {
+fn each_allocator_works_in_memory_from_another() {
     use crate::Borrowed;
     use core::mem::MaybeUninit;
     fn area<'b>(block: NonNull<u8>, bytes: usize) -> Borrowed<'b> {
@@ -376,7 +376,7 @@ fn blocks_freed_from_the_top_leave_no_padding() {
 
 /// A block that is freed below others, or shrunk there, stays; the blocks above it are freed from the top all the same.
 #[test]
-fn padding_of_a_block_freed_out_of_order_is_freed_with_a_marker() {
+fn marker_frees_padding_of_blocks_freed_out_of_order() {
     let mut array = StackArea::<1024>::new();
     let mut stack = StackAlloc::new(array.lend()).unwrap();
     let marker = stack.mark().unwrap();
@@ -397,7 +397,7 @@ fn padding_of_a_block_freed_out_of_order_is_freed_with_a_marker() {
 /// Once it restored the head, and which block has padding: then the bytes in front of a block of the second stack were mistaken
 /// for that.
 #[test]
-fn a_marker_of_a_dropped_stack_does_not_change_its_successor() {
+fn marker_of_a_dropped_stack_is_refused_by_its_successor() {
     let mut array = StackArea::<1024>::new();
     let mut gone = StackAlloc::new(array.lend()).unwrap();
     let blocks = [layout(1, 1), layout(8, 8)].map(|layout| gone.alloc(layout).unwrap().addr());
@@ -475,7 +475,7 @@ fn a_chunk_smaller_than_requested_is_dropped() {
 
 /// Objects of an arena are not dropped.
 #[test]
-fn an_arena_drops_nothing_and_returns_an_object_that_does_not_fit() {
+fn arena_drops_no_object_and_returns_one_that_does_not_fit() {
     use std::rc::Rc;
     let count = Rc::new(());
     let mut array = StackArea::<64>::new();

@@ -191,7 +191,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_area_is_as_long_and_aligned_as_asked_and_can_be_written_to() {
+    fn area_has_its_requested_size_and_alignment() {
         let mut stack = StackArea::<4096>::new();
         let mut vec = Vec::with_capacity(4096);
         let areas: [(Box<dyn Area + '_>, usize); 4] = [

@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn requirements_are_what_the_layout_is() {
+    fn arena_requirements_equal_the_layout() {
         assert_eq!((Guarded::memory_requirement(32), Guarded::offset_requirement()), (40, 4));
         assert_eq!(Guarded::alignment_requirement(16), 16);
         assert_eq!(Guarded::memory_requirement(usize::MAX - 3), usize::MAX);
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_that_was_made_for_the_object_alone_refuses_it_with_guards() {
+    fn pool_without_room_for_guards_refuses_guarded_objects() {
         let pool = fixed(SlotLayout::new(32, 8).unwrap()).unwrap();
         assert_eq!(Guarded::new(pool).alloc(OBJECT), Err(Refused::Size { asked: 40, most: 32 }));
         let pool = fixed(SlotLayout::new(40, 8).unwrap()).unwrap();
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn an_overrun_on_either_side_is_found_and_the_object_stays_out() {
+    fn overrun_on_either_side_is_detected() {
         for (offset, side) in [(-1, Side::Before), (-4, Side::Before), (32, Side::After), (35, Side::After)] {
             let mut arena = Guarded::of_pool(32, 8, fixed).unwrap();
             let (object, other) = (arena.alloc(OBJECT).unwrap(), arena.alloc(OBJECT).unwrap());
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn without_bounds_nothing_is_added() {
+    fn without_guards_objects_get_no_extra_bytes() {
         let mut arena = MemoryArena::<_, NoBounds>::of_pool(32, 8, fixed).unwrap();
         let (a, b) = (arena.alloc(OBJECT).unwrap(), arena.alloc(OBJECT).unwrap());
         assert_eq!(b.addr().get() - a.addr().get(), 32);
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn an_arena_on_the_heap_aligns_objects_behind_their_guards() {
+    fn heap_arena_aligns_objects_behind_their_guards() {
         let mut arena = MemoryArena::<_, SimpleBounds>::new(System);
         for (size, align) in [(0, 1), (5, 2), (32, 16), (7, 4096)] {
             let layout = Layout::from_size_align(size, align).unwrap();

@@ -443,7 +443,7 @@ impl<M: Words> Blocks<M> {
             return Err(format!("the list has {listed:?}, free are {free:?}"));
         }
         if self.rover != NONE && !free.contains(&self.rover) {
-            return Err(format!("the search would begin at {}, which is not free", self.rover));
+            return Err(format!("the search would start at {}, which is not free", self.rover));
         }
         Ok(())
     }

@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn set_bits_are_found_at_the_ends_of_words_and_of_the_map() {
+    fn set_bits_are_found_at_word_and_bitmap_ends() {
         for bits in [0, 1, 7, 8, 9, 63, 64, 65, 127, 128, 200] {
             let mut map = vec![0; bytes(bits)];
             let set: Vec<_> =
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn adjacent_bits_are_a_run() {
+    fn adjacent_set_bits_form_a_run() {
         let runs = |mut bits: u64| {
             let mut runs = Vec::new();
             while bits != 0 {

@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn classes_are_those_of_the_post_and_refuse_what_is_no_size() {
+    fn size_classes_equal_the_seed_posts() {
         assert_eq!(SizeClasses::words().sizes().len(), 64);
         assert_eq!((SizeClasses::words().sizes()[0], SizeClasses::words().sizes()[63]), (8, 512));
         assert_eq!(SizeClasses::micro().sizes(), [32, 64, 96, 128, 160, 192, 224, 256]);
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn an_alignment_gets_a_class_that_promises_it() {
+    fn aligned_request_gets_a_class_with_its_alignment() {
         let pools = pools(&SizeClasses::new([32, 96, 128, 4096]).unwrap());
         let size = |size, align| pools.slot_size(layout(size, align));
         assert_eq!([size(65, 8), size(65, 32), size(65, 64)], [Ok(96), Ok(96), Ok(128)]);
@@ -255,7 +255,7 @@ mod tests {
 
     /// A slot of 96 bytes for 80 wastes 16, permanently; a class of 80 does not.
     #[test]
-    fn waste_is_counted_while_objects_are_out() {
+    fn waste_is_counted_for_objects_in_use() {
         let mut coarse = pools(&SizeClasses::micro());
         let mut fine = pools(&SizeClasses::words());
         let object = layout(80, 8);
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_free_with_another_layout_or_address_is_refused() {
+    fn free_with_wrong_layout_or_address_is_refused() {
         let mut pools = pools(&SizeClasses::micro());
         let object = pools.alloc(layout(30, 8)).unwrap();
         let address = object.addr().get();
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn more_sizes_than_there_are_class_numbers_are_refused_before_they_are_kept() {
+    fn too_many_size_classes_are_refused() {
         let words =
             |most| SizeClasses::new((1..).map(|k| k * 8).take(most)).map(|classes| classes.sizes().len());
         assert_eq!(words(65_535), Ok(65_535));

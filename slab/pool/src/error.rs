@@ -87,8 +87,8 @@ impl fmt::Display for PoolError {
                 write!(f, "{bytes} bytes of memory do not hold the {needed} bytes that it takes")
             }
             Self::Many { blocks, most } => write!(f, "{blocks} blocks or sizes are too many: at most {most}"),
-            Self::Busy { live } => write!(f, "{live} objects are out: free them, or reset the pool"),
-            Self::Memory { bytes } => write!(f, "the system gives no {bytes} bytes"),
+            Self::Busy { live } => write!(f, "{live} objects are in use; free them, or reset the pool"),
+            Self::Memory { bytes } => write!(f, "the system refused {bytes} bytes"),
             Self::Positions { bytes, most } => {
                 write!(f, "{bytes} bytes of memory are too many: at most {most}")
             }
@@ -153,7 +153,7 @@ pub enum Refused {
 impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Full => f.write_str("every slot of the pool is out"),
+            Self::Full => f.write_str("each slot of the pool is in use"),
             Self::NoRoom { bytes, align } => {
                 write!(f, "no free block holds {bytes} bytes aligned to {align}")
             }
@@ -167,8 +167,8 @@ impl fmt::Display for Refused {
             Self::Offset { asked, aligned } => {
                 write!(f, "byte {asked} of a slot is not aligned: the pool aligns byte {aligned}")
             }
-            Self::Memory { bytes } => write!(f, "the system gives no {bytes} bytes for more slots"),
-            Self::Corrupt(overrun) => write!(f, "the next slot was written to while it was free: {overrun}"),
+            Self::Memory { bytes } => write!(f, "the system refused {bytes} bytes for more slots"),
+            Self::Corrupt(overrun) => write!(f, "the next free slot was overwritten: {overrun}"),
         }
     }
 }
@@ -248,7 +248,9 @@ impl fmt::Display for BadFree {
                 write!(f, "free of {address:#x}, which is inside slot {slot}, not its beginning")
             }
             Self::Double { slot } => write!(f, "free of slot {slot}, which is free"),
-            Self::NotOut { address } => write!(f, "free of {address:#x}, where no block that is out begins"),
+            Self::NotOut { address } => {
+                write!(f, "free of {address:#x}, which is not the start of a block in use")
+            }
             Self::Overrun(overrun) => overrun.fmt(f),
         }
     }
@@ -279,7 +281,7 @@ mod tests {
             pool(PoolError::NoRoom { bytes: 31, needed: 32 }),
             "31 bytes of memory do not hold the 32 bytes that it takes"
         );
-        assert_eq!(pool(PoolError::Busy { live: 2 }), "2 objects are out: free them, or reset the pool");
+        assert_eq!(pool(PoolError::Busy { live: 2 }), "2 objects are in use; free them, or reset the pool");
         assert_eq!(
             pool(PoolError::Positions { bytes: 1 << 32, most: 1 << 31 }),
             "4294967296 bytes of memory are too many: at most 2147483648"
@@ -300,7 +302,7 @@ mod tests {
         );
         assert_eq!(
             BadFree::NotOut { address: 0x40 }.to_string(),
-            "free of 0x40, where no block that is out begins"
+            "free of 0x40, which is not the start of a block in use"
         );
         assert_eq!(BadFree::Double { slot: 3 }.to_string(), "free of slot 3, which is free");
     }

@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn two_hundred_and_fifty_six_bullets_take_8192_bytes() {
+    fn pool_of_256_bullets_takes_8192_bytes() {
         let mut pool = pool(8192, 32, 8);
         let slots: Vec<_> = std::iter::from_fn(|| pool.alloc(layout(32, 8)).ok()).collect();
         assert_eq!((slots.len(), pool.alloc(layout(32, 8))), (256, Err(Refused::Full)));
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_has_its_whole_slot() {
+    fn object_can_use_its_whole_slot() {
         for (size, align, slot) in [(24, 8, 24), (24, 32, 32)] {
             let mut pool = pool(4096, size, align);
             let object = pool.alloc(layout(20, 4)).unwrap();
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn one_pool_for_all_sizes_wastes_what_a_pool_for_each_does_not() {
+    fn pool_per_size_wastes_less_than_one_pool() {
         let wasted = |sizes: &[usize], slot| {
             let mut pool = pool(8192, slot, 8);
             for &size in sizes {
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bitmap_lies_in_the_slack_where_it_fits_and_else_displaces_a_slot() {
+    fn bitmap_uses_slack_or_displaces_a_slot() {
         // 85 slots of 48 bytes leave 16 bytes of a page, and their bits take 11.
         let (slack, none) = (checked(4096, 48, 8), checked(4096, 32, 8));
         assert_eq!((slack.capacity(), slack.displaced()), (85, 0));
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn a_checked_pool_names_each_free_that_cannot_be_right() {
+    fn checked_pool_reports_each_wrong_free() {
         let (mut pool, mut other) = (checked(4096, 48, 8), checked(4096, 48, 8));
         let (object, stranger) = (pool.alloc(layout(48, 8)).unwrap(), other.alloc(layout(48, 8)).unwrap());
         let inside = object.map_addr(|address| address.checked_add(8).unwrap());
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn a_checked_pool_knows_which_slots_are_out() {
+    fn checked_pool_tracks_slots_in_use() {
         let mut pool = checked(4096, 48, 8);
         let slots: Vec<_> = (0..80).map(|_| pool.alloc(layout(48, 8)).unwrap()).collect();
         // SAFETY: allocated above, each freed once.

@@ -205,12 +205,12 @@ mod tests {
     }
 
     #[test]
-    fn the_list_is_one_word() {
+    fn free_list_is_one_word() {
         assert_eq!(size_of::<FreeList>(), size_of::<usize>());
     }
 
     #[test]
-    fn free_slots_hold_the_chain_and_used_ones_nothing() {
+    fn only_free_slots_contain_list_links() {
         let mut memory = Memory::<128>::new();
         let (chain, mut list) = list(&mut memory, 0, (32, 8, 0));
         assert_eq!(chain, [0x0, 0x20, 0x40, 0x60]);
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_list_says_so_and_what_came_last_goes_first() {
+    fn free_list_is_lifo_and_reports_empty() {
         let mut memory = Memory::<64>::new();
         let (_, mut list) = list(&mut memory, 0, (32, 8, 0));
         let (a, b) = (list.obtain().unwrap(), list.obtain().unwrap());
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_that_are_no_multiple_have_the_slots_that_fit_whole() {
+    fn only_whole_slots_of_a_range_are_used() {
         assert_eq!(list(&mut Memory::<127>::new(), 0, (32, 8, 0)).0, [0, 32, 64]);
         assert_eq!(list(&mut Memory::<129>::new(), 0, (32, 8, 0)).0, [0, 32, 64, 96]);
         assert_eq!(list(&mut Memory::<128>::new(), 1, (32, 8, 0)).0, [8, 40, 72], "padding in front");
@@ -251,12 +251,12 @@ mod tests {
     }
 
     #[test]
-    fn the_offset_byte_is_aligned_and_not_the_slot() {
+    fn alignment_applies_at_the_offset_within_the_slot() {
         assert_eq!(list(&mut Memory::<128>::new(), 0, (40, 16, 4)).0, [12, 60]);
     }
 
     #[test]
-    fn slots_of_other_memory_join_by_being_given() {
+    fn free_list_accepts_slots_of_other_memory() {
         let (mut one, mut two) = (Memory::<32>::new(), Memory::<32>::new());
         let (_, mut old) = list(&mut one, 0, (32, 8, 0));
         let slot = old.obtain().unwrap();

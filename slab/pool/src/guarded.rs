@@ -87,7 +87,7 @@ impl fmt::Display for Leak {
         write!(f, "slot {}, {} bytes at {:#x}: allocated ", self.slot, self.size, self.address)?;
         match self.site {
             Some(site) => write!(f, "at {}:{}", site.file(), site.line()),
-            None => f.write_str("by someone whose name was overwritten"),
+            None => f.write_str("by a caller whose name was overwritten"),
         }
     }
 }

@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_heap_has_as_many_objects_as_asked_and_no_byte_more() {
+    fn heap_pool_takes_no_extra_bytes() {
         for (count, size, align) in [(1, 8, 8), (7, 24, 32), (100, 32, 8), (3, 1, 4096)] {
             let heap = FixedSizeHeap::<_, SimpleBounds>::with_capacity(count, size, align).unwrap();
             assert_eq!(heap.allocator().capacity(), count);

@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn both_routes_are_taken_for_their_reasons_and_counted() {
+    fn hybrid_pool_counts_pool_and_heap_allocations() {
         // A page of each class: 128 slots of 32 bytes.
         let hybrid = hybrid(4096, 8);
         let sizes = [32, 24, 23, 300, 0];
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn boxed_objects_are_dropped_once_whichever_way_they_went() {
+    fn hybrid_pool_drops_each_object_once() {
         let (hybrid, count) = (hybrid(4096, 256), Rc::new(()));
         let small: Vec<_> = (0..200).map(|_| hybrid.boxed((count.clone(), [0_u8; 16])).unwrap()).collect();
         let large = hybrid.boxed((count.clone(), [0_u8; 1000])).unwrap();
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_whose_drop_panics_frees_its_memory() {
+    fn object_whose_drop_panics_frees_its_memory() {
         #[derive(Debug)]
         struct Bomb(#[allow(dead_code)] [u64; 2]);
         impl Drop for Bomb {

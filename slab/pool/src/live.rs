@@ -168,7 +168,7 @@ mod tests {
 
     /// Once the objects behind it were not dropped.
     #[test]
-    fn an_object_that_panics_in_drop_leaks_no_other() {
+    fn panic_in_drop_leaks_no_other_object() {
         struct Panics(#[allow(dead_code, reason = "counted")] Rc<()>, bool);
         impl Drop for Panics {
             fn drop(&mut self) {

@@ -6,7 +6,7 @@
 //!
 //! Iterating the slots in use loads each slot's mark: a cache line per slot, while the [bitmap](super::live) takes one load for
 //! 64 slots. And the marks take 4 bytes per slot, not one bit, and an overrun reaches them. So this pool is for demonstrating
-//! the difference (`a_walk_by_marks_touches_every_slot`), and for memory whose state must be visible in a dump.
+//! the difference (`walk_by_marks_reads_each_slot`), and for memory whose state must be visible in a dump.
 //!
 //! Source: the comments on Reinalter, "Memory allocation strategies: a pool allocator" (2012), which expect the cost.
 
@@ -102,7 +102,7 @@ mod tests {
 
     /// Once the mark overlapped the link.
     #[test]
-    fn objects_smaller_than_a_link_are_marked_behind_it() {
+    fn mark_follows_the_link_of_small_objects() {
         for size in 1..=9 {
             let mut pool = MarkedPool::new(HeapArea::new(1024, 8).unwrap(), size, 1).unwrap();
             let layout = Layout::from_size_align(size, 1).unwrap();
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_of_32_bytes_takes_36() {
+    fn marked_object_of_32_bytes_takes_36() {
         let mut pool = MarkedPool::new(HeapArea::new(3600, 4).unwrap(), 32, 4).unwrap();
         assert_eq!((pool.pool().capacity(), pool.pool().slots().stride()), (100, 36));
         let layout = Layout::from_size_align(33, 4).unwrap();
@@ -126,7 +126,7 @@ mod tests {
 
     /// Both iterations find the same; the one by marks reads 256 lines for 8 objects, the one by bits 4 words.
     #[test]
-    fn a_walk_by_marks_touches_every_slot() {
+    fn walk_by_marks_reads_each_slot() {
         let object = Layout::from_size_align(64, 4).unwrap();
         let mut marks = MarkedPool::new(HeapArea::new(256 * 68, 4).unwrap(), 64, 4).unwrap();
         let area = HeapArea::new(256 * 68, 4).unwrap();
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn the_mark_detects_a_double_free() {
+    fn slot_mark_detects_a_double_free() {
         let mut pool = MarkedPool::new(HeapArea::new(360, 4).unwrap(), 32, 4).unwrap();
         let slot = pool.alloc(Layout::from_size_align(32, 4).unwrap()).unwrap();
         // SAFETY: the slot is not used.

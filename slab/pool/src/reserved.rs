@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_comes_in_steps_and_old_slots_join_the_same_list() {
+    fn reserved_pool_commits_memory_in_steps() {
         let mut pool = pool(1 << 20);
         let first: Vec<_> = (0..512).map(|_| pool.alloc(OBJECT).unwrap()).collect();
         assert_eq!(pool.committed(), STEP);
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn at_its_upper_limit_a_pool_says_so_and_all_of_it_is_used() {
+    fn reserved_pool_is_full_at_its_limit() {
         let mut pool = pool(3 * STEP / 2);
         let all: Vec<_> = std::iter::from_fn(|| pool.alloc(OBJECT).ok()).collect();
         assert_eq!((all.len(), pool.capacity(), pool.committed()), (768, 768, 3 * STEP / 2));
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_larger_than_a_step_and_slots_across_steps_are_whole() {
+    fn slots_may_exceed_and_cross_commit_steps() {
         for (size, align) in [(100 << 10, 8), (10_000, 8), (5000, 4096)] {
             let mut pool = ReservedPool::new(SlotLayout::new(size, align).unwrap(), 1 << 20).unwrap();
             let layout = Layout::from_size_align(size, align).unwrap();
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_commit_is_a_value_and_the_next_one_may_be_granted() {
+    fn refused_commit_is_an_error_and_can_be_retried() {
         let faults = Faults::new(1);
         let region =
             Region::reserve(1 << 20, PAGE_SIZE, Uncommitted::NoAccess, Backend::Heap, &faults).unwrap();
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_frees_have_names() {
+    fn wrong_frees_are_reported_by_kind() {
         let mut pool = pool(1 << 20);
         let slot = pool.alloc(OBJECT).unwrap();
         let at = |address: usize| slot.with_addr(address.try_into().unwrap());
@@ -261,7 +261,7 @@ mod tests {
     /// Addresses and memory as the system counts them.
     #[cfg(all(target_os = "linux", not(uslab_heap), not(miri)))]
     #[test]
-    fn a_terabyte_is_reserved_and_memory_follows_step_by_step() {
+    fn pool_reserves_a_terabyte_and_commits_in_steps() {
         use super::super::resident::resident;
         let mut pool = pool(1 << 40);
         let pages =

@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_is_freed_once_however_its_guard_ends() {
+    fn block_is_freed_once_by_its_guard() {
         let pool = lazy(3);
         let [a, b, c] = [0; 3].map(|_| pool.alloc().unwrap());
         let (first, second) = (a.address(), b.address());
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_are_disjoint_and_keep_their_bytes() {
+    fn safe_pool_blocks_do_not_overlap() {
         let pool = lazy(8);
         let mut kept: Vec<_> = (0..4_u8)
             .map(|stamp| {
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_leaked_block_stays_allocated_and_the_pool_works() {
+    fn leaked_block_stays_allocated() {
         let mut pool = lazy(2);
         core::mem::forget(pool.alloc().unwrap());
         assert_eq!(pool.pool().live(), 1);
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn guards_are_checked_at_a_free_and_leaks_name_their_callers() {
+    fn free_checks_guards_and_leaks_name_their_callers() {
         let area = HeapArea::new(4096, 16).unwrap();
         let pool = SafePool::new(GuardedPool::new(area, Layout::new::<[u8; 30]>()).unwrap());
         let mut good = pool.alloc().unwrap();

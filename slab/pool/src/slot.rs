@@ -142,7 +142,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn impossible_slots_are_refused_with_the_reason() {
+    fn invalid_slot_layout_is_refused_with_the_reason() {
         assert_eq!(SlotLayout::new(32, 24), Err(PoolError::Align { align: 24 }));
         assert_eq!(SlotLayout::new(32, 0), Err(PoolError::Align { align: 0 }));
         assert_eq!(SlotLayout::new(7, 1), Err(PoolError::Small { slot: 7, least: 8 }));
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_strict_pool_refuses_what_is_smaller_and_says_what_it_serves() {
+    fn strict_pool_refuses_other_sizes() {
         let strict = SlotLayout::new(24, 8).unwrap().strict();
         let layout = |size, align| Layout::from_size_align(size, align).unwrap();
         assert_eq!(strict.admits(layout(24, 8), 0), Ok(()));
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_has_one_offset_modulo_the_alignment_that_is_asked_for() {
+    fn pool_slots_share_one_alignment_offset() {
         let slots = SlotLayout::new(40, 8).unwrap().with_offset(4);
         let layout = |align| Layout::from_size_align(32, align).unwrap();
         assert_eq!(slots.admits(layout(8), 4), Ok(()));

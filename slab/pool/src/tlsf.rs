@@ -404,14 +404,14 @@ impl<M: Words> Blocks<M> {
         let (mut end, mut was_free, mut free) = (self.first, false, 0);
         for (at, size, flags) in self.blocks() {
             if (flags & FREE_BEFORE != 0) != was_free {
-                return Err(format!("the block at {at} is wrong about the one before"));
+                return Err(format!("the block at {at} contradicts its predecessor"));
             }
             let is_free = flags & FREE != 0;
             if is_free && was_free {
                 return Err(format!("the free block at {at} was not merged with the one before"));
             }
             if is_free && self.memory.peek(at + size - HEADER) as usize != at {
-                return Err(format!("the free block at {at} does not say at its end where it begins"));
+                return Err(format!("the free block at {at} lacks its start address at its end"));
             }
             free += usize::from(is_free);
             (end, was_free) = (at + size, is_free);
@@ -455,7 +455,7 @@ mod tests {
     use crate::blocks::MOST;
 
     #[test]
-    fn an_impossible_heap_is_refused_with_the_reason() {
+    fn invalid_tlsf_heap_is_refused_with_the_reason() {
         let mut memory = StackArea::<64>::new();
         let refused = Tlsf::with_steps(memory.lend(), 6).err();
         assert_eq!(refused, Some(PoolError::Steps { bits: 6 }));
@@ -469,7 +469,7 @@ mod tests {
 
     /// The paper's bound: a request is served if a free block is `1 + 1/2^bits` times as large, both rounded to 16.
     #[test]
-    fn a_free_block_that_is_larger_by_a_step_serves_any_request() {
+    fn tlsf_block_one_step_larger_serves_the_request() {
         for bits in 2..=5 {
             for bytes in (100..60_000).step_by(997) {
                 let need = (bytes + HEADER).next_multiple_of(UNIT);

@@ -183,7 +183,7 @@ mod tests {
     use std::rc::Rc;
 
     #[test]
-    fn slots_are_as_large_as_their_objects_and_the_pool_one_index_more() {
+    fn typed_pool_slots_have_the_size_of_the_object() {
         assert_eq!(size_of::<Slot<[u8; 96]>>(), 96);
         assert_eq!(size_of::<Slot<u64>>(), size_of::<u64>());
         assert_eq!(size_of::<Pool<[u8; 96], 24>>(), 24 * 96 + 4);
@@ -199,7 +199,7 @@ mod tests {
     /// The tutorial's 8 to 16 bytes of header, measured by the C library's addresses.
     #[cfg(all(target_os = "linux", target_env = "gnu", not(miri)))]
     #[test]
-    fn the_c_library_takes_more_for_each_object() {
+    fn c_library_uses_more_memory_per_object() {
         use std::alloc::{GlobalAlloc, Layout, System};
         let layout = Layout::new::<[u8; 96]>();
         // SAFETY: not of size zero, and freed below.
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_pool_returns_the_object_and_fills_holes_last_in_first_out() {
+    fn full_typed_pool_returns_the_object() {
         let pool = Pool::<u64, 3>::new();
         let mut boxes: Vec<_> = (0..3).map(|value| pool.alloc(value).unwrap()).collect();
         assert!(pool.is_full());
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn each_object_is_dropped_once() {
+    fn typed_pool_drops_each_object_once() {
         let count = Rc::new(());
         let pool = Pool::<Rc<()>, 8>::new();
         let mut boxes: Vec<_> = (0..8).map(|_| pool.alloc(count.clone()).unwrap()).collect();
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_whose_drop_panics_gives_its_slot_back() {
+    fn object_whose_drop_panics_frees_its_slot() {
         struct Bomb(#[allow(dead_code)] u32);
         impl Drop for Bomb {
             fn drop(&mut self) {
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn objects_are_aligned_as_their_type_wants() {
+    fn typed_pool_aligns_objects_for_their_type() {
         #[repr(align(128))]
         struct Line(u8);
         let pool = Pool::<Line, 3>::new();

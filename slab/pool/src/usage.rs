@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn load_mean_peak_and_waste_are_what_the_steps_say() {
+    fn usage_reports_load_mean_peak_and_waste() {
         let mut usage = Usage::default();
         assert_eq!(usage.mean(), 0.0);
         // 1, 2, 1, 2, 3 objects in use.

@@ -76,7 +76,7 @@ impl<A: Area> Raw<A> {
 
 #[cold]
 fn outside(at: usize, bytes: usize) -> ! {
-    panic!("position {at} of {bytes} bytes: somebody wrote to memory that was not theirs");
+    panic!("position {at} of {bytes} bytes: the free list was overwritten");
 }
 
 impl<A: Area> Span for Raw<A> {

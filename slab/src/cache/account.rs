@@ -102,7 +102,7 @@ impl Account {
             });
         }
         // Under each queue's lock: a waiter that the old limit refused reads it after that, and sees that it should try again.
-        planted!("a limit is raised and nobody is told" => return);
+        planted!("raising a limit wakes no waiter" => return);
         self.core.of_account(&self.charges).for_each(|cache| cache.limit_changed());
     }
     /// Bytes of all slabs now, including those that are just being allocated.
@@ -160,7 +160,7 @@ impl Cache {
         let Some(charges) = &self.config.account else { return };
         // Acquire: pairs with the Release of `begin_wait`.
         charges.bytes.fetch_sub(bytes, Acquire);
-        planted!("an account's charge comes back unnoticed" => return);
+        planted!("returning a charge wakes no waiter" => return);
         if charges.is_waited_for() {
             self.core.of_account(charges).for_each(|cache| cache.let_grow());
         }
@@ -190,7 +190,7 @@ impl Core {
     }
     /// Closes the magazines of all caches of the account, for its waiters, and flushes their free objects.
     pub(super) fn close_account(&self, op: &Operation, charges: &Charges) {
-        planted!("other caches of an account keep what they have" => return);
+        planted!("other caches of an account are not reclaimed" => return);
         self.of_account(charges).for_each(|cache| cache.follow_account());
         self.shrink_account(op, charges);
     }

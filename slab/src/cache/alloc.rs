@@ -102,7 +102,7 @@ impl Supplier<Object> for SlabSupplier<'_> {
             return 0;
         }
         let refused = !self.is_waiter && self.cache.has_waiters();
-        planted!("an allocation passes those who wait" => let refused = false);
+        planted!("an allocation overtakes waiters" => let refused = false);
         if refused {
             self.refusal.set(Some(self.cache.limit_error().into()));
             return 0;
@@ -317,7 +317,7 @@ impl Cache {
         }
         // This cache's objects on other CPUs and in depots.
         if result.is_err() && self.config.per_cpu.holds() {
-            planted!("other CPUs are not drained before an error" => return result);
+            planted!("an allocation fails without draining other CPUs" => return result);
             self.shrink_magazines();
             self.flush_all(op);
             result = again();
@@ -367,7 +367,7 @@ impl Cache {
 
     /// Makes other caches return their empty slabs.
     fn reclaim_others(&self, op: &Operation) -> usize {
-        planted!("a node's lock is held under pressure" => {
+        planted!("a node lock is held while reclaiming" => {
             core::mem::forget(super::node::Node::lock_all(&self.nodes));
         });
         self.core.reclaim(op, Some(self))
@@ -524,7 +524,7 @@ mod tests {
 
     /// Once the next node was tried, and if that succeeded, the panic was lost.
     #[test]
-    fn a_panic_of_a_constructor_ends_the_search_of_an_allocation() {
+    fn constructor_panic_ends_the_allocation() {
         on_cpu(0);
         let pages = PageConfig::default_for(Cpus::simulated(2, 2).unwrap()).limit(64 << 20);
         let subsystem = Subsystem::new(Config::new(pages)).unwrap();

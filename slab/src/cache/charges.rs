@@ -33,7 +33,7 @@ impl Charges {
         // Relaxed: a number, which orders nothing about the slabs.
         let mut charged = self.bytes.load(Relaxed);
         while charged + bytes <= self.limit() {
-            planted!("an account is charged by load and store" => {
+            planted!("an account is charged without an atomic update" => {
                 self.bytes.store(charged + bytes, Relaxed);
                 return Ok(());
             });

@@ -60,7 +60,7 @@ mod tests {
     use crate::{Config, KmemCache, Subsystem};
 
     #[test]
-    fn the_debugger_description_has_the_address_of_records() {
+    fn debugger_description_contains_the_address_of_records() {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         for (flags, has_records) in [
             (SlabDebug::CHECKS, false),

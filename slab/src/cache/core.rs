@@ -324,7 +324,7 @@ mod tests {
     use core::cell::RefCell;
 
     #[test]
-    fn memory_of_no_bytes_is_hidden_where_that_is_asked_for_and_there_are_mappings() {
+    fn zero_size_address_is_inaccessible_if_hardened() {
         for (asked, backend) in
             [(true, Backend::Os), (true, Backend::Heap), (false, Backend::Os), (false, Backend::Heap)]
         {
@@ -340,7 +340,7 @@ mod tests {
     /// It may allocate, and free.
     #[cfg(debug_assertions)]
     #[test]
-    fn a_handler_of_corruption_that_would_be_called_with_a_lock_held_is_not() {
+    fn corruption_handler_is_not_called_with_a_lock_held() {
         let mut config = Config::new(crate::shadow::pages(1, 1, 16 << 20));
         let called = Arc::new(uslab_magazine::sync::Counter::new(0));
         let count = called.clone();
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn half_as_many_pages_are_tried_again_down_to_the_least_and_no_fewer() {
+    fn start_retries_with_half_the_pages_down_to_the_minimum() {
         let (config, tried) = (Config::new(crate::shadow::pages(1, 1, 64 << 20)), RefCell::new(vec![]));
         let started = Core::start_with_fewer_pages(config, |core| {
             tried.borrow_mut().push(core.memory.frames().len() as usize);

@@ -445,7 +445,7 @@ mod tests {
     use uslab_magazine::sync::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
     #[test]
-    fn a_full_result_is_collected_again_without_allocating_under_the_lock() {
+    fn full_listing_is_collected_again_without_allocating_under_the_lock() {
         std::thread_local! {
             static ASKED: Cell<usize> = const { Cell::new(0) };
         }
@@ -465,7 +465,7 @@ mod tests {
 
     /// Once no records were found, or they were read while being freed.
     #[test]
-    fn an_object_is_described_while_its_slab_is_freed() {
+    fn object_can_be_described_while_its_slab_is_freed() {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("ends", 64).slab_debug(SlabDebug::USERS).build_in(&subsystem).unwrap();
         let object = cache.alloc(Gfp::KERNEL).unwrap();

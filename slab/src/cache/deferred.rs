@@ -18,7 +18,7 @@ impl Cache {
     pub(super) fn begin_grace(&self, count: &AtomicU64) {
         // Acquire: pairs with the Release of `has_in_grace`.
         let is_first = count.fetch_add(1, Acquire) == 0;
-        planted!("what begins to wait for readers wakes no thread" => let is_first = false);
+        planted!("a new deferred free wakes no collector thread" => let is_first = false);
         if is_first {
             self.wake_threads();
         }
@@ -76,7 +76,7 @@ impl Core {
                 }
             }
         };
-        planted!("deferred frees wait for nobody" => {
+        planted!("deferred frees do not wait for readers" => {
             free();
             return;
         });

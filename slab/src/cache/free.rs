@@ -99,7 +99,7 @@ impl Cache {
         // A running profile has closed the inlined path.
         let profiled = self.core.profiler.runs();
         if profiled {
-            planted!("a sample is forgotten when its object has been taken back" => {
+            planted!("a sample is removed after its object is freed" => {
                 self.push(object);
                 return self.core.note_free(object);
             });
@@ -161,7 +161,7 @@ impl Cache {
     /// Runs the free hooks of an object, and then `take_back`. A panic of a reset is resumed after that.
     #[inline(always)]
     pub(super) fn on_free(&self, object: NonNull<u8>, take_back: impl FnOnce(&Self)) {
-        planted!("a tag is cleared when its object has been taken back" => {
+        planted!("a tag is cleared after its object is freed" => {
             take_back(self);
             return self.checked.iter().for_each(|checked| _ = self.on_checked_free(checked, object));
         });

@@ -105,7 +105,7 @@ impl Cache {
             self.reopen();
             Busy { live, aliases: 0 }
         });
-        planted!("who waits is not told that the cache is destroyed" => return ended);
+        planted!("destroying a cache does not wake its waiters" => return ended);
         // Waiters get the object, or the error.
         self.let_grow();
         ended
@@ -114,7 +114,7 @@ impl Cache {
     /// Closes the magazines of a cache without handles: later frees go to the slabs.
     pub(crate) fn close_magazines(&self) {
         self.flush_deferred();
-        planted!("the magazines of a cache that is left stay open" => {
+        planted!("dropping a cache does not close its magazines" => {
             self.flush_all(&self.operation(What::Reclaim));
             return;
         });

@@ -355,6 +355,17 @@ impl KmemCacheBuilder {
         planned.build(self, core)
     }
 
+    /// Returns `true` if guard pages may sample the cache's objects. Not sampled are objects that stay constructed or
+    /// readable when free, and objects that count to a limit. A malloc samples on its own.
+    fn may_be_sampled(&self, stride: usize) -> bool {
+        stride <= PAGE_SIZE
+            && self.hooks.is_none()
+            && !(self.type_stable || self.no_access || self.unsampled)
+            && self.page_class.is_none()
+            && self.limit.is_none()
+            && self.account.is_none()
+    }
+
     /// Checks the configuration and computes the cache's layout.
     fn plan(&self, core: &Arc<Core>) -> Result<Planned, CacheError> {
         if self.name.is_empty() || self.name.contains(char::is_whitespace) {
@@ -422,15 +433,7 @@ impl Planned {
     fn build(self, builder: KmemCacheBuilder, core: &Arc<Core>) -> Result<KmemCache, CacheError> {
         let Self { geometry, magazines, debug, harden, zero_on_free, merges } = self;
         let (key, stride) = (core.secret.next(), geometry.stride());
-        // Not sampled: objects that stay constructed or readable when free, and objects that count to a limit. A malloc samples
-        // on its own.
-        let guarded = core.guard.is_on()
-            && stride <= PAGE_SIZE
-            && builder.hooks.is_none()
-            && !(builder.type_stable || builder.no_access || builder.unsampled)
-            && builder.page_class.is_none()
-            && builder.limit.is_none()
-            && builder.account.is_none();
+        let guarded = core.guard.is_on() && builder.may_be_sampled(stride);
         let config = CacheConfig {
             per_cpu: PerCpu::new(
                 core.memory.pages.tables(),
@@ -776,7 +779,7 @@ mod tests {
 
     /// Caches that do are refused on the process's malloc (`Uslab::build`).
     #[test]
-    fn a_builder_reports_if_pages_outlive_readers() {
+    fn builder_rejects_pages_that_must_outlive_readers() {
         let builder = || KmemCache::builder("node", 64);
         assert!(builder().type_stable().is_type_stable() && !builder().is_type_stable());
     }
@@ -791,7 +794,7 @@ mod tests {
 
     /// A free that may be sampled leaves the inlined path.
     #[test]
-    fn only_frees_of_sampled_caches_leave_the_inlined_path() {
+    fn frees_leave_the_inlined_path_only_in_sampled_caches() {
         for (guard_every, size, expected) in
             [(0, 64, false), (1, 64, true), (1, 4096, true), (1, 8192, false)]
         {

@@ -174,7 +174,7 @@ mod tests {
 
     /// 16 objects per slab, a slab that fills whole words, and one whose bitmap is in the side table.
     #[test]
-    fn what_is_in_use_is_walked_and_nothing_else() {
+    fn walk_visits_only_objects_in_use() {
         for (size, objects) in [(256, 1000), (64, 1000), (8, 3000)] {
             let subsystem = Subsystem::new(Config::default()).unwrap();
             let cache = KmemCache::builder("live", size).build_in(&subsystem).unwrap();
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_walk_holds_no_lock() {
+    fn walk_of_live_objects_holds_no_lock() {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("live", 64).magazines(Magazines::Off).build_in(&subsystem).unwrap();
         let blocks = cache.alloc_blocks(Gfp::KERNEL, 10).unwrap();

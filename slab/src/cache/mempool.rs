@@ -89,7 +89,7 @@ impl Mempool {
         self.cache.alloc(gfp).or_else(|error| {
             let mut reserve = self.reserve.lock();
             let Reserve(object) = reserve.pop().ok_or(error)?;
-            planted!("a pool does not miss what it takes from its reserve" => {
+            planted!("a mempool does not count what it takes from its reserve" => {
                 drop(reserve);
                 return Ok(self.cache.cache().hand_out_reserved(object, gfp));
             });
@@ -142,7 +142,7 @@ mod tests {
     use crate::{Config, Limit, Subsystem};
 
     #[test]
-    fn the_reserve_serves_at_the_limit_and_again_after_frees() {
+    fn mempool_reserve_serves_at_the_limit_and_refills() {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("r", 512).limit(Limit::Slabs(4)).build_in(&subsystem).unwrap();
         let pool = Mempool::new(cache, 5).unwrap();
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_larger_than_its_cache_may_be_is_refused() {
+    fn mempool_larger_than_its_cache_limit_is_refused() {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("r", 512).limit(Limit::Slabs(1)).build_in(&subsystem).unwrap();
         assert!(matches!(Mempool::new(cache, 1000), Err(AllocError::CacheLimit { slabs: 1 })));
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_that_take_turns_with_the_last_objects_never_fail() {
+    fn threads_sharing_the_last_reserve_objects_never_fail() {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("r", 512).limit(Limit::Slabs(1)).build_in(&subsystem).unwrap();
         let pool = Mempool::new(cache, 4).unwrap();

@@ -263,7 +263,7 @@ impl Lists {
             while let Some(slab) = self.empty.pop_front(memory.frames()) {
                 self.forget(memory, slab, memory.slab(slab).fill().objects);
                 unlisted.push(memory, slab);
-                tell!(self => "takes empty slab {slab} off");
+                tell!(self => "removes empty slab {slab} from its list");
             }
         }
     }
@@ -367,7 +367,7 @@ impl Node {
         while taken < max
             && let Some((slab, before)) = lists.best()
         {
-            planted!("a slab is chosen in one lock hold and used in the next" => {
+            planted!("a slab is used in a later lock hold than it was chosen" => {
                 drop(lists);
                 lists = self.lists.lock();
             });
@@ -441,7 +441,7 @@ impl Node {
             unsafe {
                 let slab = memory.slab(pfn);
                 let before = State::from(slab.fill());
-                planted!("a slab's list is found in one lock hold and left in the next" => {
+                planted!("a slab leaves its list in a later lock hold" => {
                     drop(lists);
                     lists = self.lists.lock();
                 });
@@ -517,7 +517,7 @@ impl Node {
                 let found = runs.pages();
                 // SAFETY: the lock is held, and the slab is on no list.
                 unsafe { lists.of(state).push_back(memory.frames(), slab) };
-                planted!("unused pages are discarded after the lock" => {
+                planted!("unused pages of a slab are discarded after unlocking" => {
                     drop(lists);
                     // SAFETY: violated on purpose: another thread may take the objects.
                     runs.for_each(|(first, pages)| unsafe { memory.discard(first, pages) });
@@ -662,7 +662,7 @@ impl Node {
         if out > 0 {
             return Err((out - destructing, destructing));
         }
-        planted!("destroy judges in one lock hold and closes in the next" => {
+        planted!("destroy closes a node without checking it again" => {
             drop(all);
             all = Self::lock_all(nodes);
         });
@@ -686,7 +686,7 @@ impl Node {
         if !out.has_room(full + partial, objects) {
             return false;
         }
-        planted!("room is made in one lock hold and used in the next" => let lists = {
+        planted!("room in a list is used in a later lock hold" => let lists = {
             drop(lists);
             self.lists.lock()
         });
@@ -763,7 +763,7 @@ mod tests {
     }
 
     #[test]
-    fn child_of_a_fork_keeps_no_slabs() {
+    fn child_of_a_fork_keeps_no_unlisted_slabs() {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("kept", 64).magazines(Magazines::Off).build_in(&subsystem).unwrap();
         let keep = |keep| cache.cache().nodes().iter().for_each(|node| node.keep(keep));

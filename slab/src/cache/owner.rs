@@ -41,7 +41,7 @@ impl Drop for Owner {
         let mut refs = self.0.refs().0.lock();
         refs.end = End::Ownerless;
         refs.now.add(1);
-        planted!("two see to the end of a cache" => refs.now.sub(1));
+        planted!("two threads free one cache" => refs.now.sub(1));
         drop(refs);
         end_if_unused(&self.0);
     }
@@ -75,7 +75,7 @@ impl Drop for CacheRef {
         }
         let refs = self.0.refs().0.lock();
         let is_last = refs.now.get() <= 1;
-        planted!("the last to leave does not look back" => let is_last = false);
+        planted!("the last user of a cache does not check for its end" => let is_last = false);
         if is_last && matches!(refs.end, End::Ownerless | End::Leaked(_)) {
             drop(refs);
             return end_if_unused(&self.0);
@@ -98,7 +98,7 @@ fn end_if_unused(cache: &Arc<Cache>) {
         let (ever, is_leaked) = {
             let refs = cache.refs().0.lock();
             let visited = refs.now.get() > 1;
-            planted!("a cache is given up while a visitor has its objects" => let visited = false);
+            planted!("a cache is freed while a visitor uses its objects" => let visited = false);
             if visited {
                 // Objects that other threads are moving count as in use. The last of these threads ends the cache.
                 refs.leave();
@@ -117,7 +117,7 @@ fn end_if_unused(cache: &Arc<Cache>) {
         // There are no allocations any more.
         cache.discard_empty(&cache.operation(What::Reclaim));
         let mut refs = cache.refs().0.lock();
-        planted!("who came meanwhile is overlooked" => let ever = refs.ever);
+        planted!("a visitor who came during the check is overlooked" => let ever = refs.ever);
         if refs.ever == ever {
             refs.leave();
             refs.end = End::Leaked(cache.clone());
@@ -133,7 +133,7 @@ mod tests {
 
     /// Otherwise each destroyed cache would leave its entry on the list.
     #[test]
-    fn a_destroyed_cache_leaves_the_list() {
+    fn destroyed_cache_is_removed_from_the_list() {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let listed = || subsystem.core().caches.list().lock().entries().count();
         let before = listed();
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_reference_ends_a_dropped_cache() {
+    fn last_reference_frees_a_dropped_cache() {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("visited", 64).build_in(&subsystem).unwrap();
         drop(cache.alloc_block(Gfp::KERNEL).unwrap());
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reference_lost_by_a_fork_does_not_keep_the_cache() {
+    fn reference_lost_in_a_fork_does_not_keep_the_cache() {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("visited", 64).build_in(&subsystem).unwrap();
         // A reference of another thread, which the child does not have.

@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_on_both_sides_of_a_windows_edge_have_their_owners() {
+    fn page_owners_are_found_on_both_sides_of_a_window_boundary() {
         // Addresses without a subsystem: only in its first window a program maps nothing.
         let edge = 2_usize << WINDOW_BITS;
         let cache: *mut Cache = core::ptr::without_provenance_mut(64);
@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     #[cfg(target_pointer_width = "64")]
-    fn an_address_that_no_program_has_is_refused() {
+    fn address_beyond_user_space_is_refused() {
         let at = NonNull::new(core::ptr::without_provenance_mut(1 << ADDRESS_BITS)).unwrap();
         assert!(!set(at, 1, core::ptr::without_provenance_mut(64), Backend::Heap));
     }

@@ -376,7 +376,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn magazines_hold_bytes_and_not_objects() {
+    fn magazine_capacity_is_given_in_bytes() {
         let capacity = |stride| Magazines::BySize.config(stride, 0).map(|config| config.capacity);
         let rows =
             [(8, 64), (128, 64), (256, 64), (1024, 64), (2048, 32), (4096, 16), (32 << 10, 4), (1 << 22, 4)];
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn magazines_are_read_as_they_are_written() {
+    fn magazine_option_round_trips() {
         for text in ["auto", "off", "1", "64"] {
             assert_eq!(text.parse::<Magazines>().map(|magazines| magazines.to_string()).as_deref(), Ok(text));
         }
@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quarantine_is_emptied_when_memory_is_short_and_goes_on_behind_a_destroy_that_was_refused() {
+    fn quarantine_is_emptied_under_memory_pressure() {
         use crate::{Config, Gfp, Harden, KmemCache, Subsystem};
         let harden = Harden { quarantine: 64 << 10, ..Harden::OFF };
         let subsystem = Subsystem::new(Config { harden, ..Config::default() }).unwrap();
@@ -420,7 +420,7 @@ mod tests {
 
     /// Magazines belong to CPUs: a thread that has allocated once leaves no memory per thread.
     #[test]
-    fn kept_memory_does_not_grow_with_the_threads() {
+    fn cached_memory_does_not_grow_with_threads() {
         use crate::{Config, Gfp, KmemCache, Subsystem};
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("once", 64).build_in(&subsystem).unwrap();
@@ -445,7 +445,7 @@ mod tests {
 
     /// A cache that saw ten allocations holds ten objects' worth.
     #[test]
-    fn a_cache_that_is_used_little_keeps_little() {
+    fn rarely_used_cache_keeps_few_objects() {
         use crate::{Config, Gfp, KmemCache, Subsystem};
         // A thread that moves to another CPU leaves some behind.
         let cpus = uslab_magazine::Cpus::simulated(1, 1).unwrap();
@@ -488,7 +488,7 @@ mod tests {
 
     /// Bounds of the objects that a CPU and a depot park.
     #[test]
-    fn objects_parked_by_a_cache_are_bounded() {
+    fn objects_kept_in_depots_are_bounded() {
         let cpus = uslab_magazine::Cpus::simulated(1, 1).unwrap();
         for stride in 8..=32 << 10 {
             let config = Magazines::BySize.config(stride, 0).unwrap();

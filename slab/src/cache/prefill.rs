@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn the_promised_allocations_do_not_fail_even_at_the_limit() {
+    fn stocked_allocations_succeed_at_the_limit() {
         let subsystem = subsystem(Magazines::BySize);
         let cache = KmemCache::builder("limited", 64).limit(Limit::Slabs(4)).build_in(&subsystem).unwrap();
         let mut mine = cache.prefill(Gfp::KERNEL, 150).unwrap();
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn an_impossible_stock_is_refused_and_keeps_nothing() {
+    fn impossible_stock_is_refused_and_keeps_nothing() {
         let subsystem = subsystem(Magazines::BySize);
         let cache = KmemCache::builder("limited", 64).limit(Limit::Slabs(1)).build_in(&subsystem).unwrap();
         assert_eq!(cache.prefill(Gfp::KERNEL, 65).unwrap_err(), AllocError::CacheLimit { slabs: 1 });
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stock_touches_no_slot_and_no_depot() {
+    fn stock_bypasses_stacks_and_depot() {
         let subsystem = subsystem(Magazines::Sized { capacity: 8, stock: 2, depot_limit: 4 });
         let cache = KmemCache::builder("hot", 64).build_in(&subsystem).unwrap();
         let mut mine = cache.prefill(Gfp::KERNEL, 6).unwrap();
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stock_keeps_a_freed_batch_of_its_size() {
+    fn stock_keeps_freed_objects_up_to_its_size() {
         let subsystem = subsystem(Magazines::Sized { capacity: 8, stock: 2, depot_limit: 4 });
         let cache = KmemCache::builder("batch", 64).build_in(&subsystem).unwrap();
         let mut mine = cache.prefill(Gfp::KERNEL, 100).unwrap();
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_of_other_caches_are_freed_to_their_own() {
+    fn stock_frees_foreign_blocks_to_their_caches() {
         let subsystem = subsystem(Magazines::BySize);
         let cache = KmemCache::builder("mine", 64).build_in(&subsystem).unwrap();
         let other = KmemCache::builder("other", 64).build_in(&subsystem).unwrap();
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stock_accepts_more_frees_than_it_allocated() {
+    fn stock_accepts_more_frees_than_allocations() {
         let subsystem = subsystem(Magazines::Sized { capacity: 4, stock: 1, depot_limit: 2 });
         let cache = KmemCache::builder("sink", 64).build_in(&subsystem).unwrap();
         let objects: Vec<_> = (0..200).map(|_| cache.alloc(Gfp::KERNEL).unwrap()).collect();

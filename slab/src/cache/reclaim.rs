@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn each_way_into_a_malloc_is_sampled() {
+    fn each_malloc_entry_point_is_sampled() {
         on_cpu(0);
         let pages = PageConfig::default_for(Cpus::simulated(1, 1).unwrap()).limit(64 << 20);
         let each = Config { magazines: Magazines::Off, guard_every: 1, ..Config::new(pages) };
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shrink_leaves_no_page_of_stacks_that_serve_nothing() {
+    fn shrink_decommits_pages_of_unused_stacks() {
         let subsystem = subsystem(0);
         let cache = KmemCache::builder("entry", 64).build_in(&subsystem).unwrap();
         drop(cache.alloc_blocks(Gfp::KERNEL, 1000).unwrap());
@@ -255,7 +255,7 @@ mod tests {
 
     /// Except the pages of a table that waits for more.
     #[test]
-    fn dropped_caches_leave_no_pages_of_stacks() {
+    fn dropped_caches_leave_no_stack_pages() {
         let subsystem = subsystem(0);
         for n in 0..1000 {
             let cache = KmemCache::builder(format!("short-{n}"), 64).build_in(&subsystem).unwrap();
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn magazines_shrink_after_memory_was_short() {
+    fn magazines_shrink_after_memory_pressure() {
         let subsystem = subsystem(0);
         let cache = KmemCache::builder("entry", 64).build_in(&subsystem).unwrap();
         let held = || {
@@ -289,7 +289,7 @@ mod tests {
 
     /// Except objects on stacks in use: a stack keeps its size until it is drained.
     #[test]
-    fn magazines_shrink_after_the_cache_was_at_its_limit() {
+    fn magazines_shrink_after_the_cache_reached_its_limit() {
         let pages = PageConfig::default_for(Cpus::simulated(2, 1).unwrap()).limit(64 << 20);
         let subsystem = Subsystem::new(Config { check_frees: false, ..Config::new(pages) }).unwrap();
         let cache = KmemCache::builder("entry", 64).limit(Limit::Slabs(16)).build_in(&subsystem).unwrap();
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_counts_only_changes() {
+    fn change_counter_counts_only_changes() {
         let subsystem = subsystem(1 << 30);
         let malloc = Malloc::new(&subsystem).unwrap();
         for bytes in [64, 5 << 20] {
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn intervals_flush_objects_that_caches_do_not_use() {
+    fn idle_objects_are_flushed_after_an_interval() {
         let subsystem = subsystem(0);
         let caches = [Magazines::Off, Magazines::BySize].map(|magazines| {
             KmemCache::builder("entry", 64).magazines(magazines).build_in(&subsystem).unwrap()
@@ -364,7 +364,7 @@ mod tests {
     // Elsewhere each allocation misses.
     #[cfg(all(target_os = "linux", not(uslab_heap)))]
     #[test]
-    fn too_few_samples_cause_a_miss_even_in_the_first_class() {
+    fn guard_interval_without_samples_forces_a_miss() {
         let subsystem = subsystem(1000);
         let _malloc = Malloc::new(&subsystem).unwrap();
         let core = subsystem.core();

@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cache_is_not_shared_while_it_is_destroyed() {
+    fn cache_is_not_shared_while_it_is_destroyed() {
         let refs = CacheRefs::<()>::new();
         assert_eq!((refs.share(), refs.aliases()), (true, 1));
         assert_eq!(refs.close(), Err(1), "another one shares it");

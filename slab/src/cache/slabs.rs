@@ -94,25 +94,8 @@ impl Cache {
     pub(super) fn free_to_slabs(&self, op: &Operation, mut objects: impl Iterator<Item = Object>) -> usize {
         let (memory, mut slabs) = (&self.core.memory, 0);
         loop {
-            // No lock is held while the magazine is emptied and the frames are read.
             let mut batch = [None; BATCH];
-            let mut len = 0;
-            for object in objects.by_ref() {
-                match self.place(object) {
-                    Ok(place) => {
-                        self.weigh(object);
-                        batch[len] = Some((memory.pages.node_of(place.slab), place));
-                        len += 1;
-                    }
-                    Err(kind) => {
-                        self.counts.late_corruptions.add(1);
-                        self.refuse(kind, object.0, None);
-                    }
-                }
-                if len == BATCH {
-                    break;
-                }
-            }
+            let len = self.find_places(&mut objects, &mut batch);
             let mut start = 0;
             while let Some(&Some((node, _))) = batch[..len].get(start) {
                 let run = batch[start..len].iter().map_while(|entry| entry.filter(|(n, _)| *n == node));
@@ -144,7 +127,7 @@ impl Cache {
                 }
             }
             if len < BATCH {
-                planted!("a free does not look for who waits" => return slabs);
+                planted!("a free does not check for waiters" => return slabs);
                 self.serve(op);
                 if self.has_destructor() {
                     self.core.shed_objects();
@@ -155,13 +138,40 @@ impl Cache {
         }
     }
 
+    /// Fills `batch` with the places of the next objects. Returns the number of places. No lock is held while
+    /// the magazine is emptied and the frames are read.
+    fn find_places(
+        &self,
+        objects: &mut impl Iterator<Item = Object>,
+        batch: &mut [Option<(u32, ObjectIndex)>; BATCH],
+    ) -> usize {
+        let mut len = 0;
+        for object in objects {
+            match self.place(object) {
+                Ok(place) => {
+                    self.weigh(object);
+                    batch[len] = Some((self.core.memory.pages.node_of(place.slab), place));
+                    len += 1;
+                }
+                Err(kind) => {
+                    self.counts.late_corruptions.add(1);
+                    self.refuse(kind, object.0, None);
+                }
+            }
+            if len == BATCH {
+                break;
+            }
+        }
+        len
+    }
+
     /// Frees objects of one node that are not constructed. Returns the number of slabs released.
     fn free_destructed(&self, op: &Operation, places: &[ObjectIndex], back: Back) -> usize {
         let Some(ObjectIndex { slab, .. }) = places.first() else { return 0 };
         let (memory, mut unlisted) = (&self.core.memory, Unlisted::default());
         let node = &self.nodes[memory.pages.node_of(*slab) as usize];
         let refused = |place| {
-            planted!("a shrink destructs what it has not taken" => return);
+            planted!("a shrink destructs objects that it has not taken" => return);
             unreachable!("{place:?} was taken by the caller")
         };
         // SAFETY: the caller took them, so their bits are set and the slab is listed.
@@ -170,7 +180,7 @@ impl Cache {
             node.free(op, memory, stays, places.iter().copied(), &mut unlisted, refused)
         };
         let slabs = self.release(op, unlisted);
-        planted!("a destructed object comes back unnoticed" => return slabs);
+        planted!("freeing a destructed object wakes no waiter" => return slabs);
         self.serve(op);
         slabs
     }
@@ -200,7 +210,7 @@ impl Cache {
             let Some(slab) = node.take_constructed(&self.core.memory, state, &mut visits, put) else {
                 return slabs;
             };
-            planted!("a shrink destructs what it has not taken" => {
+            planted!("a shrink destructs objects that it has not taken" => {
                 let places = indices[..taken].iter().map(|index| ObjectIndex { slab, index: usize::from(*index) });
                 // SAFETY: taken above, so their bits are set and the slab is listed.
                 unsafe { node.free(op, &self.core.memory, Stays { slabs: usize::MAX, objects: Back::Constructed }, places, &mut Unlisted::default(), |_| ()) };
@@ -352,7 +362,7 @@ impl Cache {
             {
                 return Err(AllocError::CacheLimit { slabs: limit });
             }
-            planted!("a slab is charged by load and store" => {
+            planted!("a slab is charged without an atomic update" => {
                 self.counts.charge.store(charged + 1, Relaxed);
                 return Ok(());
             });
@@ -367,7 +377,7 @@ impl Cache {
         // Acquire: pairs with the Release of `touch_charge`. First: notified waiters read the charge.
         self.counts.charge.fetch_sub(1, Acquire);
         self.uncharge_account(order.bytes());
-        planted!("a charge comes back unnoticed" => return);
+        planted!("releasing a slab's charge wakes no waiter" => return);
         self.let_grow();
     }
     /// Changes the charge by 0, for a waiter: a later decrement sees that, and an earlier one is seen.
@@ -396,7 +406,7 @@ impl Cache {
             && let Some(cache) = self.kept()
         {
             assert_unlocked();
-            planted!("a slab that readers may look at goes at once" => {
+            planted!("a slab is freed before its readers leave" => {
                 self.end_slab(op, slab).into_iter().for_each(|order| self.uncharge(order));
                 return;
             });
@@ -503,7 +513,7 @@ impl Cache {
         self.core.shed();
         self.counts.released.add(1);
         self.counts.pages.sub(u64::from(order.pages()));
-        planted!("a released slab stays charged" => return None);
+        planted!("a freed slab stays charged" => return None);
         Some(order)
     }
 }

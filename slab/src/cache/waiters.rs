@@ -141,7 +141,7 @@ impl Cache {
             account.into_iter().for_each(|account| account.end_wait());
         }
         let closed = is_waiting || account.is_some_and(|account| account.is_waited_for());
-        planted!("magazines stay open while somebody waits" => let closed = false);
+        planted!("magazines stay open while a waiter waits" => let closed = false);
         // Relaxed: written under the lock; a hint to readers without it.
         if closed != waiters.closed.load(Relaxed) {
             waiters.closed.store(closed, Relaxed);
@@ -221,7 +221,7 @@ impl Cache {
     /// before the flush is done: until then a CPU may hold an object that a later waiter would get.
     fn call_in(&self) {
         let Queue { closings, called_in, .. } = *self.queue();
-        planted!("who joins does not wait for what is called in" => self.queue().called_in = closings);
+        planted!("a new waiter does not wait for drained objects" => self.queue().called_in = closings);
         if called_in < closings {
             self.touch_charge();
             self.flush_deferred();
@@ -265,7 +265,7 @@ impl Cache {
     fn serve_one(&self, op: &Operation) -> Option<[Option<Waker>; 2]> {
         let mut queue = self.queue();
         let place = queue.given;
-        planted!("the last to come is served first" => let place = queue.entries.len().saturating_sub(1));
+        planted!("the newest waiter is served first" => let place = queue.entries.len().saturating_sub(1));
         queue.entries.get(place)?;
         let mut object = None;
         let (here, nodes) = (self.this_node(), self.nodes.len() as u32);
@@ -472,11 +472,11 @@ impl Cache {
         queue.given -= usize::from(object.is_some());
         let waker = self.settle(&mut queue);
         drop(queue);
-        planted!("who leaves the first place tells nobody" => let waker = None);
+        planted!("the first waiter leaves without waking the next" => let waker = None);
         left.iter().for_each(|left| self.has_waited(left));
         wake(waker);
         quietly(|| drop(left));
-        planted!("a waiter that goes keeps what it was given" => return);
+        planted!("a cancelled waiter keeps its object" => return);
         if let Some(Object(object)) = object {
             self.unreserve(object);
         }
@@ -577,7 +577,7 @@ mod tests {
 
     #[cfg(debug_assertions)]
     #[test]
-    fn wakers_run_without_a_lock() {
+    fn wakers_run_without_locks_held() {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("full", 64).build_in(&subsystem).unwrap();
         let woken = Arc::new(Woken(Counter::new(0)));
@@ -594,7 +594,7 @@ mod tests {
     /// Without waiters, a free to a slab leaves the queue alone.
     #[cfg(debug_assertions)]
     #[test]
-    fn a_free_without_waiters_leaves_the_queue_unlocked() {
+    fn free_without_waiters_does_not_lock_the_queue() {
         on_cpu(0);
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("free", 64).magazines(Magazines::Off).build_in(&subsystem).unwrap();
@@ -612,7 +612,7 @@ mod tests {
 
     /// Once a waiter that joined during the drain got its place and returned while CPUs still held objects.
     #[test]
-    fn a_waiter_joining_during_the_flush_keeps_its_place() {
+    fn waiter_joining_during_a_flush_keeps_its_place() {
         let pages = PageConfig::default_for(Cpus::simulated(2, 1).unwrap()).limit(64 << 20);
         let subsystem = Subsystem::new(Config::new(pages)).unwrap();
         let cache = KmemCache::builder("full", 1000).limit(Limit::Slabs(1)).build_in(&subsystem).unwrap();
@@ -641,7 +641,7 @@ mod tests {
     }
 
     #[test]
-    fn a_waiter_served_by_a_new_slab_lets_the_next_one_grow() {
+    fn waiter_served_by_a_new_slab_wakes_the_next() {
         on_cpu(0);
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let account = Account::new_in(&subsystem, usize::MAX);
@@ -671,7 +671,7 @@ mod tests {
     }
 
     #[test]
-    fn waiters_of_the_parent_are_forgotten_in_the_child_of_a_fork() {
+    fn child_of_a_fork_drops_the_parents_waiters() {
         on_cpu(0);
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("full", 1000).limit(Limit::Slabs(1)).build_in(&subsystem).unwrap();
@@ -693,7 +693,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fork_ends_the_wait_for_an_account_and_magazines_reopen_in_the_child() {
+    fn child_of_a_fork_reopens_magazines_closed_by_waiters() {
         on_cpu(0);
         let pages = PageConfig::default_for(Cpus::simulated(1, 1).unwrap()).limit(64 << 20);
         let subsystem = Subsystem::new(Config::new(pages)).unwrap();
@@ -740,7 +740,7 @@ mod tests {
     }
 
     #[test]
-    fn serving_without_waiters_takes_nothing() {
+    fn serving_an_empty_wait_queue_takes_no_object() {
         on_cpu(0);
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("idle", 64).magazines(Magazines::Off).build_in(&subsystem).unwrap();
@@ -817,7 +817,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ownerless_cache_ends_despite_leaked_futures() {
+    fn cache_without_owner_is_freed_despite_leaked_futures() {
         on_cpu(0);
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("full", 1000).limit(Limit::Slabs(1)).build_in(&subsystem).unwrap();

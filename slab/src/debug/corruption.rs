@@ -4,26 +4,26 @@
 //!
 //! | what | noticed, with checked frees | noticed, without | test |
 //! |---|---|---|---|
-//! | **foreign**: no object of any cache | at the free | at the free of kmalloc and malloc; else at the slab | `foreign_interior_and_wrong_cache_are_refused_at_the_free` `without_the_check_at_the_free_the_slab_refuses_what_is_not_its_own` `a_refused_free_is_counted_and_the_process_goes_on` |
-//! | **interior**: an address inside an object | at the free | at the free of kmalloc and malloc; else at the slab | the same, and `a_free_inside_an_object_is_refused_where_its_frame_is_looked_at_anyway` |
+//! | **foreign**: no object of any cache | at the free | at the free of kmalloc and malloc; else at the slab | `foreign_interior_and_wrong_cache_are_refused_at_the_free` `slab_refuses_foreign_objects_without_checked_frees` `refused_free_is_counted` |
+//! | **interior**: an address inside an object | at the free | at the free of kmalloc and malloc; else at the slab | the same, and `interior_free_is_refused_where_the_frame_is_read` |
 //! | interior: behind the last object of a slab | at the free | at the slab | `foreign_interior_and_wrong_cache_are_refused_at_the_free` |
 //! | **wrong cache**: an object of another cache | at the free | at the slab | the same |
-//! | **double free** | at the free, of two threads at one moment, too | at the slab, or never | `a_double_free_is_seen_at_the_free_where_frees_are_checked` `a_double_free_is_seen_when_its_second_copy_reaches_the_slab` `of_threads_that_free_an_object_at_one_moment_one_is_right` |
-//! | a double free of a block of pages, or above 4 MiB: foreign | at the free | at the free | `kmalloc_refuses_what_it_never_handed_out` `huge_memory_is_told_from_what_lies_in_it_and_beside` |
-//! | a free to a destroyed cache: foreign | at the free | at the free of kmalloc and malloc | `a_destroyed_cache_hands_nothing_out_and_takes_nothing_back` |
-//! | **wrong size**: a free with a size that is not the object's | at the free | never | `a_free_of_another_size_is_named` |
-//! | **overflow**: a write behind an object | with [canaries](crate::Harden::canaries), at the free | never | `a_write_behind_an_object_is_named_at_its_free` |
-//! | **write after free** | with [`zero_on_free`](crate::Harden::zero_on_free), when the object is handed out | never | `a_write_to_a_free_object_is_named_when_it_is_handed_out` |
-//! | **no object**: `realloc` or the size of what is foreign or interior | at the call | at the call | `what_is_no_object_has_no_size_and_is_not_moved` |
-//! | under `libuslab.so` | as here; ends the program | as malloc; ends the program | `a_wrong_free_is_named_and_ends_the_program` `without_checked_frees_what_is_no_object_ends_the_program` |
+//! | **double free** | at the free, of two threads at one moment, too | at the slab, or never | `checked_free_detects_a_double_free` `double_free_is_detected_when_it_reaches_the_slab` `only_one_of_concurrent_double_frees_succeeds` |
+//! | a double free of a block of pages, or above 4 MiB: foreign | at the free | at the free | `kmalloc_refuses_foreign_addresses` `huge_memory_is_freed_only_by_its_start_address` |
+//! | a free to a destroyed cache: foreign | at the free | at the free of kmalloc and malloc | `destroyed_cache_allocates_and_frees_nothing` |
+//! | **wrong size**: a free with a wrong size | at the free | never | `free_with_a_wrong_size_is_reported` |
+//! | **overflow**: a write behind an object | with [canaries](crate::Harden::canaries), at the free | never | `write_past_an_object_is_reported_at_its_free` |
+//! | **write after free** | with [`zero_on_free`](crate::Harden::zero_on_free), when the object is handed out | never | `write_to_a_free_object_is_reported_at_its_reuse` |
+//! | **no object**: `realloc` or the size of what is foreign or interior | at the call | at the call | `non_object_has_no_size_and_cannot_be_reallocated` |
+//! | under `libuslab.so` | as here; ends the program | as malloc; ends the program | `wrong_free_is_reported_and_aborts` `free_of_a_non_object_aborts_without_checks` |
 //!
 //! With [`slab_debug`](crate::debug::flags), and not without:
 //!
 //! | what | flag | noticed | test |
 //! |---|---|---|---|
-//! | **red zone**: bytes before or behind an object | `Z` | at its free, at its next allocation, by [`validate`](crate::KmemCache::validate) | `what_is_written_around_an_object_is_named_and_repaired` |
-//! | **poison**: bytes of a free object | `P` | at its next allocation, by `validate` | `what_is_written_to_a_free_object_is_named_and_repaired` |
-//! | **padding**: bytes of a slab outside of objects | `Z`, `P` | when the slab is freed, by `validate` | `what_is_written_behind_the_objects_of_a_slab_is_named` |
+//! | **red zone**: bytes before or behind an object | `Z` | at its free, at its next allocation, by [`validate`](crate::KmemCache::validate) | `red_zone_write_is_reported_and_repaired` |
+//! | **poison**: bytes of a free object | `P` | at its next allocation, by `validate` | `poisoned_object_write_is_reported_and_repaired` |
+//! | **padding**: bytes of a slab outside of objects | `Z`, `P` | when the slab is freed, by `validate` | `write_past_the_last_object_of_a_slab_is_reported` |
 //!
 //! Such damage is repaired after the handler has returned, and the allocation or free continues. With `U`, reports name the
 //! allocation and the free of the object. For a refused free that is the object that has the address, of whatever cache.
@@ -92,11 +92,11 @@ impl fmt::Display for CorruptionKind {
             Self::Foreign => "free of an address that no cache owns",
             Self::Interior => "free of an address inside an object",
             Self::WrongCache => "free to the wrong cache",
-            Self::NotAnObject => "size of an address that is no object",
+            Self::NotAnObject => "size of an address that is not an object",
             Self::RedZone => "red zone overwritten of object",
             Self::Poison => "use after free of object",
             Self::Padding => "padding overwritten of slab",
-            Self::WrongSize => "free with a size that is not the object's",
+            Self::WrongSize => "free with a wrong size",
             Self::Overflow => "write behind the end of an object",
             Self::WriteAfterFree => "write to an object that was free",
         })

@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_block_that_names_a_cache_applies() {
+    fn first_debug_rule_naming_a_cache_applies() {
         let (f, z, none) = (SlabDebug::CHECKS, SlabDebug::RED_ZONE, SlabDebug::empty());
         let rows = [
             ("", "inode", SlabDebug::FULL),

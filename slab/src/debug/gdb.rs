@@ -179,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_subsystem_is_listed_until_it_ends() {
+    fn debugger_lists_a_subsystem_until_its_end() {
         let seen = || SubsystemSeen {
             pages: 1,
             len: 2,

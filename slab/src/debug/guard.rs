@@ -110,7 +110,7 @@ impl Slot {
     }
     /// Takes the slot from state `from` into this thread's hands; `false` if it is in another state.
     fn take(&self, from: u32) -> bool {
-        planted!("a slot is looked at and then taken" => {
+        planted!("a guard slot is taken without an atomic exchange" => {
             let found = self.state.load(Relaxed) == from;
             if found {
                 self.state.store(BUSY, Relaxed);
@@ -326,8 +326,11 @@ impl Pool {
         // Relaxed: for a report, which may describe an object that another thread works on.
         let state = |slot: usize| self.slots[slot].state.load(Relaxed);
         if let Some(slot) = self.slot_at(address) {
-            let what =
-                if state(slot) == FREED { "use after free" } else { "access to what was never allocated" };
+            let what = if state(slot) == FREED {
+                "use after free"
+            } else {
+                "access to memory that was never allocated"
+            };
             return Mistake { what, address, object: Some(self.known(slot)) };
         }
         // A guard has an object on both sides: the nearer one.
@@ -341,7 +344,7 @@ impl Pool {
         let beside = [below, Some(page)].into_iter().flatten().filter(|slot| *slot < self.slots.len());
         let slot = beside.filter(|slot| state(*slot) != FREE).min_by_key(distance);
         let what = match slot {
-            None => "access to what was never allocated",
+            None => "access to memory that was never allocated",
             Some(_) if slot == below => "overflow",
             Some(_) => "underflow",
         };
@@ -578,7 +581,7 @@ mod tests {
     }
 
     #[test]
-    fn samples_are_at_either_end_of_separate_pages_with_exact_sizes() {
+    fn guard_samples_are_placed_at_either_end_of_their_page() {
         let pool = pool(8);
         let mut ends = [0; 2];
         for round in 0..64 {
@@ -608,7 +611,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guard_pool_ends_with_its_addresses_and_refuses_objects_above_a_page() {
+    fn guard_pool_refuses_objects_above_a_page() {
         let pool = pool(2);
         let end = pool.base() + pool.region.bytes();
         assert_eq!(
@@ -630,7 +633,7 @@ mod tests {
     }
 
     #[test]
-    fn a_disabled_guard_takes_no_sample_and_draws_cover_the_range() {
+    fn disabled_guard_takes_no_sample() {
         let key = Secret::new(&Harden { seed: Some(7), ..Harden::OFF }).next();
         let off = Guard::new(0, 4, Backend::Os, key);
         assert!((0..9).all(|_| !off.is_due(1)));
@@ -645,7 +648,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_pool_nothing_is_sampled() {
+    fn guard_without_pool_takes_no_sample() {
         let key = Secret::new(&Harden { seed: Some(7), ..Harden::OFF }).next();
         let guard = Guard::new(1, 4, Backend::Os, key);
         guard.make_no_pool();
@@ -654,7 +657,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_page_fails_the_sample_and_frees_its_slot() {
+    fn refused_guard_page_frees_its_slot() {
         let faults = Faults::new(1);
         let pool = faulty(&faults);
         faults.arm(vec![Rule::every(Some(COMMIT))]);
@@ -667,7 +670,7 @@ mod tests {
 
     /// Once the free was reported as one of an address that had never been allocated.
     #[test]
-    fn a_freed_sample_stays_freed_when_its_page_is_refused() {
+    fn freed_sample_stays_freed_if_its_page_cannot_be_protected() {
         let faults = Faults::new(1);
         let pool = faulty(&faults);
         let objects = [(); 2].map(|()| pool.alloc(8, 8).unwrap().addr().get());
@@ -698,7 +701,7 @@ mod tests {
     }
 
     #[test]
-    fn overruns_within_the_page_are_detected_at_the_free() {
+    fn guard_detects_overruns_within_the_page_at_the_free() {
         let pool = pool(4);
         let mut seen = [false; 2];
         for _ in 0..32 {
@@ -716,7 +719,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_guard_pool_fails_and_freed_slots_rest() {
+    fn full_guard_pool_takes_no_sample() {
         let pool = pool(4);
         let objects: Vec<_> = (0..4).map(|_| pool.alloc(8, 8).unwrap()).collect();
         assert!(pool.alloc(8, 8).is_none());
@@ -731,7 +734,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fault_is_attributed_to_the_nearer_object() {
+    fn guard_fault_is_attributed_to_the_nearer_object() {
         let pool = pool(2);
         let objects: Vec<_> = (0..2).map(|_| pool.alloc(PAGE_SIZE, 16).unwrap().addr().get()).collect();
         let (low, high) = (*objects.iter().min().unwrap(), *objects.iter().max().unwrap());
@@ -752,7 +755,7 @@ mod tests {
     }
 
     #[test]
-    fn the_threads_that_allocated_and_freed_are_named() {
+    fn guard_report_names_the_allocating_and_freeing_threads() {
         let pool = pool(1);
         let allocate = || (pool.alloc(8, 8).unwrap().addr().get(), thread());
         let (at, other) = std::thread::scope(|scope| scope.spawn(allocate).join().unwrap());
@@ -763,7 +766,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interval_requests_a_sample_only_if_it_had_few() {
+    fn sample_is_requested_only_after_an_interval_with_few() {
         let key = Secret::new(&Harden { seed: Some(7), ..Harden::OFF }).next();
         assert!(!Guard::new(0, 4, Backend::Os, key).end_interval(1000), "none are asked for");
         let guard = Guard::new(100, 4, Backend::Os, key);
@@ -782,16 +785,19 @@ mod tests {
     }
 
     #[test]
-    fn an_unused_page_differs_from_a_freed_one() {
+    fn guard_distinguishes_unused_and_freed_pages() {
         let pool = pool(2);
         let used = pool.alloc(8, 8).unwrap().addr().get();
         let other = if pool.slot_at(used) == Some(0) { used + 2 * PAGE_SIZE } else { used - 2 * PAGE_SIZE };
         let told = pool.fault(other).to_string();
-        assert!(told.starts_with("access to what was never allocated: "), "{told}");
+        assert!(told.starts_with("access to memory that was never allocated: "), "{told}");
         // An access to the guard next to it does not name that slot, either.
         let ends = [pool.base(), pool.base() + pool.region.bytes() - 1];
         let far = ends[usize::from(other > used)];
-        assert_eq!(pool.fault(far).to_string(), format!("access to what was never allocated: {far:#x}\n"));
+        assert_eq!(
+            pool.fault(far).to_string(),
+            format!("access to memory that was never allocated: {far:#x}\n")
+        );
         let between = pool.base() + 2 * PAGE_SIZE;
         for at in [between, between + PAGE_SIZE - 1].map(|at| pool.fault(at).to_string()) {
             assert!(
@@ -802,7 +808,7 @@ mod tests {
     }
 
     #[test]
-    fn sample_distances_vary_around_the_configured_mean() {
+    fn sample_distances_vary_around_their_mean() {
         let key = Secret::new(&Harden { seed: Some(7), ..Harden::OFF }).next();
         let guard = Guard::new(100, 1, Backend::Os, key);
         assert!(guard.pool().is_none() && guard.is_on() && !Guard::new(0, 1, Backend::Os, key).is_on());
@@ -838,7 +844,7 @@ mod tests {
 
     /// In a child with one thread: no other thread can map at the addresses.
     #[test]
-    fn a_dropped_guard_unmaps_its_addresses() {
+    fn dropped_guard_unmaps_its_pages() {
         let key = Secret::new(&Harden { seed: Some(7), ..Harden::OFF }).next();
         let guard = Guard::new(1, 4, Backend::Os, key);
         let at = guard.alloc(8, 8).unwrap().addr().get();
@@ -858,7 +864,7 @@ mod tests {
     }
 
     #[test]
-    fn the_child_of_a_fork_takes_over_busy_slots() {
+    fn child_of_a_fork_inherits_busy_guard_slots() {
         let pool = pool(4);
         assert!(pool.slots[0].take(FREE));
         let [used, freed] = [1, 2].map(|_| pool.alloc(8, 8).unwrap().addr().get());

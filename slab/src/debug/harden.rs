@@ -402,7 +402,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_part_hardens_something_and_a_seed_nothing() {
+    fn harden_is_on_for_each_option_but_not_for_a_seed() {
         let parts = [
             Harden { random_order: true, ..Harden::OFF },
             Harden { quarantine: 1, ..Harden::OFF },
@@ -415,14 +415,14 @@ mod tests {
 
     /// From 0, as Vigna's `splitmix64.c` (2015) produces them.
     #[test]
-    fn draws_are_the_published_numbers() {
+    fn random_draws_equal_the_published_numbers() {
         let mut draws = Draws(0);
         let published = [0xe220_a839_7b1d_cdaf_u64, 0x6e78_9e6a_a1b9_65f4, 0x06c4_5d18_8009_454f];
         assert_eq!([(); 3].map(|()| draws.next()), published);
     }
 
     #[test]
-    fn the_second_key_of_canaries_is_odd_and_of_each_cache_another() {
+    fn canary_multiplier_is_odd_and_differs_by_cache() {
         let secret = Secret::new(&Harden { seed: Some(7), ..Harden::ALL });
         let second = |_| {
             let hardened = Hardened::new(secret.next(), &Harden::ALL, 64, CANARY, false).unwrap();
@@ -433,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn canaries_depend_on_every_bit_of_the_address() {
+    fn canary_depends_on_each_address_bit() {
         let canary = Canary { keys: [0x1234_5678, 0], size: 64 };
         let at = |bit: u32| NonNull::new(core::ptr::without_provenance_mut(1 << bit)).unwrap();
         let fills: std::collections::BTreeSet<_> = (4..47).map(|bit| canary.fill(at(bit))).collect();
@@ -451,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn a_canary_records_the_size_and_detects_each_byte_behind_it() {
+    fn canary_detects_each_byte_written_past_the_size() {
         let secret = Secret::new(&Harden { seed: Some(7), ..Harden::ALL });
         let hardened = Hardened::new(secret.next(), &Harden::ALL, 104, 8, false).unwrap();
         let mut memory = [0_u8; 112];
@@ -478,7 +478,7 @@ mod tests {
 
     /// Once a write of the same byte twice was missed one time in 128: if the byte was the canary's.
     #[test]
-    fn the_same_byte_written_twice_behind_an_object_is_detected() {
+    fn canary_detects_equal_bytes_written_past_two_objects() {
         let secret = Secret::new(&Harden { seed: Some(7), ..Harden::ALL });
         let hardened = Hardened::new(secret.next(), &Harden::ALL, 104, 8, false).unwrap();
         let mut memory = [0_u8; 112];
@@ -494,7 +494,7 @@ mod tests {
     }
 
     #[test]
-    fn draws_follow_from_the_seed_and_reach_everything() {
+    fn random_draws_follow_from_the_seed() {
         let draws = |seed| {
             let mut draws = Draws::of(Secret::new(&Harden { seed: Some(seed), ..Harden::ALL }).next(), 0);
             (0..200).map(|_| draws.below(10)).collect::<Vec<_>>()

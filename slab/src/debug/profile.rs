@@ -566,7 +566,7 @@ impl Profiler {
         let mut noted = self.noted.lock();
         // Relaxed: it does not change while the lock is held.
         let is_of_it = self.run.load(Relaxed) == run;
-        planted!("a sample is noted in the profile behind its own" => let is_of_it = true);
+        planted!("a sample is recorded in a later profile" => let is_of_it = true);
         if !is_of_it {
             return;
         }

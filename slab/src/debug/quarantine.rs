@@ -75,7 +75,7 @@ impl Quarantine {
             leaves = self.exchange(ring, object.as_ptr());
         }
         let closed = self.is_closed();
-        planted!("who puts an object into a quarantine does not look back" => let closed = false);
+        planted!("a free into the quarantine does not check for its close" => let closed = false);
         if closed {
             used.into_iter().flatten().filter_map(|place| self.exchange(place, null_mut())).for_each(&out);
         }
@@ -114,7 +114,7 @@ mod tests {
     use std::cell::RefCell;
 
     #[test]
-    fn each_object_leaves_the_quarantine_once_late_and_out_of_order() {
+    fn quarantine_releases_each_object_once_in_random_order() {
         let quarantine = Quarantine::new(64, 7);
         let mut memory = [0_u8; 4096];
         let base = NonNull::from(&mut memory).cast::<u8>();
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reap_empties_an_idle_quarantine_and_a_closed_one_keeps_nothing() {
+    fn reap_empties_an_idle_quarantine() {
         let quarantine = Quarantine::new(4, 7);
         let mut memory = [0_u8; 3];
         let object =
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_closed_quarantine_is_emptied_and_a_single_place_keeps_the_last() {
+    fn closed_quarantine_is_emptied() {
         let mut memory = [0_u8; 2];
         let base = NonNull::from(&mut memory).cast::<u8>();
         // SAFETY: within the array.

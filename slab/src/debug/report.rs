@@ -165,7 +165,7 @@ mod tests {
 
     /// Once the dump of a doubly freed object had what the symbol lookup had written there.
     #[test]
-    fn a_report_copies_the_bytes_at_the_detection() {
+    fn corruption_report_copies_the_damaged_bytes() {
         let mut memory = [7_u8; 400];
         // SAFETY: inside the array.
         let bytes = unsafe { Bytes::of(NonNull::from(&mut memory).cast().add(40), 8, 300, 16) };
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_has_the_damage_the_bytes_around_and_the_repair() {
+    fn corruption_report_shows_damage_and_repair() {
         let damage = Damage { part: Part::RightRedZone, at: 0x1058, bytes: 2, expected: 0xcc, found: 0x12 };
         let report = ObjectReport {
             damage: Some(damage),

@@ -417,7 +417,7 @@ mod tests {
 
     #[cfg(feature = "stacks")]
     #[test]
-    fn a_function_is_shown_by_its_name() {
+    fn stack_frame_shows_the_function_name() {
         let mut names = vec![];
         CallStack::save().each_function(|function| names.push((function.at, function.name.is_some())));
         let named = |at| names.iter().any(|&(other, named)| other == at && named);
@@ -430,7 +430,7 @@ mod tests {
     /// Once a leak of a build without inlining was reported twice: `Option::map_or_else` ended the cut.
     #[cfg(feature = "stacks")]
     #[test]
-    fn library_frames_between_own_frames_are_cut_and_later_ones_stay() {
+    fn library_frames_between_own_frames_are_removed() {
         use Whose::{Library, Others, Own};
         for (name, whose) in [
             ("uslab::cache::alloc::<impl uslab::cache::Cache>::alloc", Own),
@@ -463,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_are_skipped_from_the_inner_end_only_and_a_stack_is_never_empty() {
+    fn only_inner_frames_are_skipped() {
         let stack = CallStack::of_frames(&[3, 4, 9, 3]);
         assert_eq!(stack.skip(|at| at < 9).frames(), [9, 3]);
         assert_eq!((stack.skip(|_| false), stack.skip(|_| true)), (stack, stack));
@@ -472,7 +472,7 @@ mod tests {
 
     #[cfg(feature = "stacks")]
     #[test]
-    fn a_stack_of_own_frames_is_shown_whole_and_unnamed_code_by_its_place() {
+    fn stack_of_only_own_frames_is_shown_whole() {
         let told = |frames: &[usize]| {
             let mut told = vec![];
             CallStack::of_frames(frames)
@@ -488,7 +488,7 @@ mod tests {
 
     #[cfg(feature = "stacks")]
     #[test]
-    fn a_deep_stack_is_cut() {
+    fn deep_stack_is_truncated() {
         #[inline(never)]
         fn deep(levels: usize) -> CallStack {
             let stack = if levels > 0 { deep(levels - 1) } else { CallStack::save() };
@@ -501,7 +501,7 @@ mod tests {
     /// Once one call site was reported as two, if the stacks were deep and the allocator had more frames in one of them.
     #[cfg(feature = "stacks")]
     #[test]
-    fn deep_stacks_are_cut_at_one_depth() {
+    fn deep_stacks_are_truncated_at_one_depth() {
         let inside = |f: *const ()| f.addr() + 1;
         let told = |own: usize, others: usize| {
             let mut frames = vec![inside(CallStack::save as *const ()); own];
@@ -515,7 +515,7 @@ mod tests {
 
     #[cfg(feature = "stacks")]
     #[test]
-    fn a_stack_begins_with_the_caller_and_not_with_the_unwinder() {
+    fn stack_starts_with_the_caller_of_the_unwinder() {
         let mut first = None;
         CallStack::save().each_function(|function| {
             first.get_or_insert_with(|| function.name.unwrap_or_default().to_owned());
@@ -528,7 +528,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_stacks_are_one_record_and_others_are_others() {
+    fn equal_stacks_share_one_record() {
         let frames: Vec<Vec<usize>> =
             (0..5000).map(|n| (0..1 + n % MOST).map(|i| 4096 * n + i).collect()).collect();
         let save = || frames.iter().map(|frames| DEPOT.save(frames).unwrap()).collect::<Vec<_>>();
@@ -556,7 +556,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_is_found_by_hash_and_frames() {
+    fn stack_record_is_found_by_hash_and_frames() {
         let depot = empty(HEAD);
         let at = depot.save(&[1, 2]).unwrap();
         // SAFETY: the record is complete, and begins with its hash.
@@ -570,7 +570,7 @@ mod tests {
 
     /// A record does not cross pieces, and a full table is reported.
     #[test]
-    fn a_full_table_is_reported() {
+    fn full_stack_table_is_reported() {
         let depot = empty(PIECE - 3);
         let at = depot.save(&[1, 2]).unwrap();
         assert_eq!((at, depot.frames(at)), (PIECE, &[1, 2][..]));
@@ -584,23 +584,23 @@ mod tests {
 
     #[cfg(feature = "stacks")]
     #[test]
-    fn a_stack_names_the_caller() {
+    fn stack_contains_the_caller() {
         #[inline(never)]
-        fn the_one_who_called() -> CallStack {
+        fn child_that_is_called() -> CallStack {
             core::hint::black_box(CallStack::save())
         }
         // One call site, which no unrolling duplicates.
-        let stacks: Vec<_> = (0..core::hint::black_box(3)).map(|_| the_one_who_called()).collect();
+        let stacks: Vec<_> = (0..core::hint::black_box(3)).map(|_| child_that_is_called()).collect();
         assert!(stacks.iter().all(|stack| *stack == stacks[0] && *stack != CallStack::NONE), "{stacks:?}");
         assert_ne!(core::hint::black_box(CallStack::save()), stacks[0]);
         let text = stacks[0].to_string();
-        assert!(text.lines().next().is_some_and(|line| line.contains("the_one_who_called")), "{text}");
+        assert!(text.lines().next().is_some_and(|line| line.contains("child_that_is_called")), "{text}");
         assert_eq!(CallStack::of_number(stacks[0].number()), stacks[0]);
         // Within code that a malloc may have called, neither a stack nor symbols are taken.
         let (inner, places) = alone(|| (CallStack::save(), stacks[0].to_string())).unwrap();
         assert_eq!(inner, CallStack::NONE);
         // A static program has no loader that knows the code's offset.
         let place = if cfg!(target_feature = "crt-static") { "  0x" } else { "+0x" };
-        assert!(places.contains(place) && !places.contains("the_one_who_called"), "{places}");
+        assert!(places.contains(place) && !places.contains("child_that_is_called"), "{places}");
     }
 }

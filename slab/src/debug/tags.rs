@@ -130,7 +130,7 @@ impl Tags {
     #[must_use]
     pub(crate) fn clear(&self, object: NonNull<u8>, tag: u8) -> bool {
         let Some(byte) = self.at(object) else { return false };
-        planted!("a tag is looked at and then cleared" => {
+        planted!("a tag is cleared without an atomic exchange" => {
             let out = byte.load(Relaxed) == tag;
             byte.store(0, Relaxed);
             return out;

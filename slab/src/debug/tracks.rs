@@ -223,7 +223,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_clock_advances() {
+    fn track_clock_advances() {
         let before = now();
         std::thread::sleep(std::time::Duration::from_millis(5));
         assert!(now() > before && before > 1);
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn debuggers_find_the_word_of_the_first_page_where_the_table_begins() {
+    fn debugger_finds_the_start_of_the_record_table() {
         let tracks = Tracks::new(64, Backend::default(), &Faults::default()).unwrap();
         let slab = Pfn::new(0);
         assert!(tracks.cover(&Operation::new(), slab, 1, &Faults::default()));
@@ -250,7 +250,7 @@ mod tests {
     /// Except for what a commit may run ahead.
     #[cfg(all(target_os = "linux", not(uslab_heap)))]
     #[test]
-    fn a_cut_of_the_record_table_keeps_the_remaining_pages() {
+    fn truncated_record_table_keeps_the_remaining_pages() {
         let tracks = Tracks::new(1 << 20, Backend::Os, &Faults::default()).unwrap();
         assert_eq!(tracks.table.reserved(), size_of::<usize>() << 20);
         let pages = PageAllocator::new(crate::shadow::pages(1, 1, 1 << 30)).unwrap();
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn records_are_freed_with_their_slab() {
+    fn track_records_are_freed_with_their_slab() {
         use crate::debug::flags::SlabDebug;
         use crate::{Config, Gfp, KmemCache, Subsystem};
         use std::collections::BTreeSet;
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn records_start_empty_and_keep_the_last_event() {
+    fn track_records_keep_the_last_event() {
         let tracks = Tracks::new(64, Backend::default(), &Faults::default()).unwrap();
         let (op, slab) = (Operation::new(), Pfn::new(63));
         for _ in 0..2 {

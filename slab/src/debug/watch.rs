@@ -295,13 +295,13 @@ mod tests {
     }
 
     #[test]
-    fn without_zones_and_poison_nothing_is_watched() {
+    fn cache_without_red_zones_and_poison_has_no_watched_bytes() {
         let is_on = |right, poison| Watch { size: 64, left: right, right, poison }.is_on();
         assert!(!is_on(0, false) && is_on(0, true) && is_on(8, false) && is_on(8, true));
     }
 
     #[test]
-    fn damage_reaches_from_the_first_to_the_last_wrong_byte() {
+    fn damage_spans_the_first_to_the_last_wrong_byte() {
         let mut memory = [0x11_u8; 192];
         let mut seen = vec![];
         // SAFETY: the array is this test's, with the slab in its middle.
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_that_shrinks_or_grows_in_place_keeps_its_zone_exact() {
+    fn red_zone_follows_an_object_resized_in_place() {
         let watch = Watch { size: 64, left: 8, right: 8, poison: true };
         let mut memory = [0x33_u8; 256];
         // SAFETY: the array is this test's, with the object inside.

@@ -103,7 +103,7 @@ impl<T, W: Word, const GENERATION_BITS: u32> HandleCache<T, W, GENERATION_BITS> 
     ) -> Result<Handle<W, GENERATION_BITS>, HandleError<AllocError>> {
         let mut object = self.objects.alloc()?;
         let (number, generation) = self.number(&mut object)?;
-        planted!("an object is prepared in its life" => {
+        planted!("an object is prepared while in use" => {
             let handle = Handle::new(number, generation).ok_or(HandleError::Memory)?;
             let entry = self.entry(handle).ok_or(HandleError::Memory)?;
             entry.begin(object.into_raw().as_ptr().cast(), generation);
@@ -361,7 +361,7 @@ mod tests {
 
     /// Nor may another thread take the last number meanwhile.
     #[test]
-    fn an_object_that_has_a_number_is_named_without_the_lock_of_numbers() {
+    fn numbered_object_gets_a_handle_without_locking() {
         on_cpu(0);
         let pages = PageConfig::default_for(Cpus::simulated(1, 1).unwrap()).limit(4 << 20);
         let subsystem = Subsystem::new(Config { check_frees: false, ..Config::new(pages) }).unwrap();

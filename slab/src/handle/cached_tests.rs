@@ -28,7 +28,7 @@ fn cache<W: Word, const G: u32>(
 
 /// Magazines return the same place again: a pointer finds the new object, and the handle is stale.
 #[test]
-fn a_stale_pointer_finds_another_object_where_a_stale_handle_finds_none() {
+fn stale_handle_is_detected_where_a_stale_pointer_is_not() {
     let subsystem = subsystem(Magazines::BySize);
     let (cache, _) = cache::<u32, 8>(&subsystem, WrapPolicy::Retire);
     let first = cache.alloc_with(|number| *number = 1).unwrap();
@@ -42,7 +42,7 @@ fn a_stale_pointer_finds_another_object_where_a_stale_handle_finds_none() {
 }
 
 #[test]
-fn the_last_holder_frees_the_object() {
+fn last_holder_frees_the_object() {
     let subsystem = subsystem(Magazines::BySize);
     let (cache, _) = cache::<u64, 32>(&subsystem, WrapPolicy::Retire);
     let handle = cache.alloc_with(|number| *number = 7).unwrap();
@@ -59,7 +59,7 @@ fn the_last_holder_frees_the_object() {
 }
 
 #[test]
-fn an_object_keeps_its_index_until_it_is_destructed() {
+fn object_keeps_its_index_until_destructed() {
     let subsystem = subsystem(Magazines::BySize);
     let (cache, made) = cache::<u64, 32>(&subsystem, WrapPolicy::Retire);
     for life in 1..=100 {
@@ -86,7 +86,7 @@ fn an_object_keeps_its_index_until_it_is_destructed() {
 }
 
 #[test]
-fn exhausted_indexes_are_an_error_and_a_free_releases_one() {
+fn exhausted_indexes_are_an_error() {
     let subsystem = subsystem(Magazines::BySize);
     // Four indexes.
     let (cache, _) = cache::<u32, 30>(&subsystem, WrapPolicy::Retire);
@@ -112,7 +112,7 @@ fn exhausted_memory_is_an_error() {
 }
 
 #[test]
-fn an_index_retires_after_its_last_generation_and_its_object_gets_another_one() {
+fn index_retires_after_its_last_generation() {
     let subsystem = subsystem(Magazines::BySize);
     // Three lives.
     let (cache, _) = cache::<u32, 2>(&subsystem, WrapPolicy::Retire);
@@ -131,7 +131,7 @@ fn an_index_retires_after_its_last_generation_and_its_object_gets_another_one() 
 }
 
 #[test]
-fn an_index_retires_once_even_if_its_object_gets_no_other() {
+fn index_retires_once_even_if_no_replacement_exists() {
     let subsystem = subsystem(Magazines::BySize);
     // Four indexes of one life.
     let first = Handle::<u32, 30>::LAST_GENERATION;
@@ -146,7 +146,7 @@ fn an_index_retires_once_even_if_its_object_gets_no_other() {
 }
 
 #[test]
-fn an_index_that_wraps_accepts_an_old_handle() {
+fn wrapping_index_accepts_an_old_handle() {
     let subsystem = subsystem(Magazines::BySize);
     let (cache, _) = cache::<u32, 2>(&subsystem, WrapPolicy::Wrap);
     let old = cache.alloc().unwrap();
@@ -160,7 +160,7 @@ fn an_index_that_wraps_accepts_an_old_handle() {
 }
 
 #[test]
-fn a_panic_in_prepare_frees_the_object() {
+fn panic_in_prepare_frees_the_object() {
     let subsystem = subsystem(Magazines::BySize);
     let (cache, _) = cache::<u64, 32>(&subsystem, WrapPolicy::Retire);
     let prepare = || cache.alloc_with(|_| panic!("not today"));
@@ -193,7 +193,7 @@ fn dropping_the_cache_frees_used_and_leaked_objects_once() {
 
 /// Threads share a board of handles, each with the number in its object: an object found by a handle has that number.
 #[test]
-fn a_held_object_is_never_another_one() {
+fn held_object_is_not_reused() {
     const THREADS: u64 = 4;
     const STEPS: u64 = 20_000;
     let builder = ObjectCache::builder("shared").ctor(|| 0_u64);

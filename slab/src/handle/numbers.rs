@@ -97,7 +97,7 @@ impl Entry {
                     return true;
                 }
                 Err(now) => {
-                    planted!("a handle is looked at and then counted" => {
+                    planted!("a holder is counted without an atomic exchange" => {
                         return self.hold(Self::generation(now));
                     });
                     word = now;
@@ -134,7 +134,7 @@ impl Entry {
                     return Some((ended & HOLDERS == 0).then_some(Last));
                 }
                 Err(now) => {
-                    planted!("a handle is looked at and then freed" => {
+                    planted!("a handle is freed without an atomic exchange" => {
                         return Some((ended & HOLDERS == 0).then_some(Last));
                     });
                     word = now;
@@ -233,7 +233,7 @@ impl Numbers {
                 self.extend(number)?;
                 continue;
             };
-            planted!("a number is chosen in one lock hold and taken in the next" => {
+            planted!("an object number is taken in a later lock hold" => {
                 drop(free);
                 free = self.free.lock();
             });
@@ -242,7 +242,7 @@ impl Numbers {
             } else {
                 free.head = entry.object().addr() as u64;
             }
-            planted!("a number begins anew with a new object" => return Ok((number, 1)));
+            planted!("an object number restarts its generation with a new object" => return Ok((number, 1)));
             // Free numbers have a generation left: see `give`.
             return self.next(number).map(|generation| (number, generation)).ok_or(HandleError::Memory);
         }
@@ -250,7 +250,7 @@ impl Numbers {
 
     /// Next generation of the object of a number, which the caller has; `None` if they are used up.
     pub(super) fn next(&self, number: u32) -> Option<u32> {
-        planted!("an object keeps its generation" => return Some(1));
+        planted!("a freed object keeps its generation" => return Some(1));
         // Relaxed: the caller got the object from the thread that last changed the word.
         match Entry::generation(self.entry(number)?.word.load(Relaxed)) {
             0 => self.generations.first(self.last),
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn segments_hold_every_number_once() {
+    fn segments_contain_each_number_once() {
         for (number, at) in [(0, (0, 0)), (63, (0, 63)), (64, (1, 0)), (191, (1, 127)), (192, (2, 0))] {
             assert_eq!(Numbers::at(number), at);
         }
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_retires_after_its_last_generation() {
+    fn object_number_retires_after_its_last_generation() {
         let numbers = numbers(64);
         assert_eq!(numbers.take(), Ok((0, 1)));
         numbers.entry(0).unwrap().begin(null_mut(), 254);
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_holder_gets_the_object() {
+    fn last_holder_gets_the_object() {
         let entry = Entry::new();
         entry.begin(null_mut(), 3);
         assert!(entry.is_in(3) && !entry.is_in(2) && !entry.hold(2) && entry.end(4).is_none());
@@ -378,7 +378,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "an object has 2147483647 holders")]
-    fn holders_that_cannot_be_counted_are_refused() {
+    fn holder_count_overflow_is_refused() {
         let entry = Entry::new();
         entry.word.store(1 << 32 | IN_USE | HOLDERS, Relaxed);
         entry.hold(1);

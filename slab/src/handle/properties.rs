@@ -30,6 +30,6 @@ proptest! {
 }
 
 #[test]
-fn the_fuzzers_corpus_of_handles_agrees_with_the_shadow() {
+fn handle_fuzzing_corpus_agrees_with_the_reference_model() {
     crate::properties::corpus("handles", handles::fuzz);
 }

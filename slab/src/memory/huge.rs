@@ -434,7 +434,7 @@ impl Huge {
         let limit = self.limited.load(Relaxed).then(address_limit).flatten();
         let mut pieces = self.pieces.lock();
         let at = pieces.used.find(memory.addr().get())?;
-        planted!("a mapping is found in one lock hold and removed in the next" => {
+        planted!("a mapping is removed in a later lock hold" => {
             drop(pieces);
             pieces = self.pieces.lock();
         });

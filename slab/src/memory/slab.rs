@@ -541,7 +541,7 @@ mod tests {
     }
 
     #[test]
-    fn the_side_table_is_committed_up_to_the_last_word_of_a_bitmap() {
+    fn side_table_is_committed_up_to_the_last_bitmap_word() {
         assert_eq!(side().memory.reserved(), 64 * SIDE_BYTES);
         assert!(side().commit_words(&Operation::new(), Pfn::new(63), 8));
         assert!(!side().commit_words(&Operation::new(), Pfn::new(63), 9), "a word beyond the end");
@@ -550,7 +550,7 @@ mod tests {
     /// Except for what a commit may run ahead.
     #[cfg(all(target_os = "linux", not(uslab_heap)))]
     #[test]
-    fn a_cut_of_the_side_table_keeps_the_remaining_pages() {
+    fn truncated_side_table_keeps_the_remaining_pages() {
         let side = Side::new(1 << 20, None, &mut Reservation::none(Backend::Os, &Faults::default())).unwrap();
         assert_eq!(side.memory.reserved(), SIDE_BYTES << 20);
         let pages = PageAllocator::new(crate::shadow::pages(1, 1, 8 << 20)).unwrap();
@@ -562,7 +562,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_bitmap_that_the_frame_cannot_hold_needs_the_side_table() {
+    fn bitmap_uses_the_side_table_only_if_too_large_for_its_frame() {
         let pages = uslab_buddy::PageAllocator::new(crate::shadow::pages(1, 1, 8 << 20)).unwrap();
         let block = pages.alloc(uslab_buddy::Order::MAX, crate::Gfp::empty(), None).unwrap();
         let side = side();
@@ -577,12 +577,12 @@ mod tests {
     }
 
     #[test]
-    fn a_side_table_row_holds_a_bit_for_each_word_of_its_page() {
+    fn side_table_row_has_a_bit_for_each_word_of_its_page() {
         assert_eq!(SIDE_BYTES * 8 * crate::geometry::WORD, uslab_buddy::PAGE_SIZE);
     }
 
     #[test]
-    fn objects_are_drawn_from_all_places_of_a_bitmap() {
+    fn random_object_order_reaches_each_bitmap_place() {
         let key = Secret::new(&Harden { seed: Some(7), ..Harden::ALL }).next();
         let mut drawn = [0; 256];
         for hold in 0..16 * 256 {
@@ -592,7 +592,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slab_reports_its_bitmap_up_to_the_last_object_and_a_wrong_head() {
+    fn slab_view_reports_its_bitmap_and_a_wrong_head() {
         let pages = uslab_buddy::PageAllocator::new(crate::shadow::pages(1, 1, 8 << 20)).unwrap();
         let block = pages.alloc(uslab_buddy::Order::MAX, crate::Gfp::empty(), None).unwrap();
         let side =

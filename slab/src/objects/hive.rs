@@ -140,11 +140,11 @@ impl<T> Hive<T> {
         self.own(&key);
         // SAFETY: allocated from there; its value was moved out, and the key is consumed.
         let free = || unsafe { self.cache.free(key.value.cast()) };
-        planted!("a hive reads a value whose place is free" => free());
+        planted!("a hive reads the value of a free place" => free());
         self.cache.touch(key.value.cast());
         // SAFETY: the key is of this hive, so its place holds a value, which is moved out with the key.
         let value = unsafe { key.value.read() };
-        planted!("a hive reads a value whose place is free" => { self.len -= 1; self.stale = true; return value; });
+        planted!("a hive reads the value of a free place" => { self.len -= 1; self.stale = true; return value; });
         free();
         self.len -= 1;
         self.stale = true;
@@ -226,7 +226,7 @@ impl<T> Hive<T> {
             }
             self.cache.live_into(&mut self.live);
             self.stale = self.live.len() != self.len;
-            planted!("a hive takes a set bit for a value" => self.stale = false);
+            planted!("a hive treats any set bit as a value" => self.stale = false);
             if self.stale {
                 relax();
             }
@@ -354,7 +354,7 @@ mod tests {
 
     /// Once an iteration visited free objects that a reaper had taken, and the hive's drop dropped them.
     #[test]
-    fn an_iteration_during_reaps_finds_only_values() {
+    fn hive_iteration_during_reaps_visits_only_values() {
         let subsystem = subsystem();
         let done = uslab_magazine::sync::AtomicU32::new(0);
         std::thread::scope(|scope| {
@@ -378,7 +378,7 @@ mod tests {
 
     /// Once a hive of values without bytes was refused, although a cache of such objects was not.
     #[test]
-    fn values_without_bytes_are_counted_walked_and_dropped() {
+    fn zero_sized_hive_values_are_counted_and_dropped() {
         thread_local!(static DROPS: core::cell::Cell<usize> = const { core::cell::Cell::new(0) });
         struct Token;
         impl Drop for Token {
@@ -401,7 +401,7 @@ mod tests {
     /// Once an iteration took padding between objects for values, and never ended if some allocations were samples, which are
     /// in no slab.
     #[test]
-    fn values_are_found_among_red_zones_and_canaries_and_are_no_samples() {
+    fn hive_iteration_skips_red_zones_and_canaries() {
         let changes: [fn(&mut Config); 3] = [
             |config| config.harden = crate::Harden::ALL,
             |config| config.slab_debug = "FZPU".parse().unwrap(),
@@ -428,7 +428,7 @@ mod tests {
 
     /// Once the values behind it leaked, and so did the cache.
     #[test]
-    fn a_value_that_panics_in_drop_leaks_no_other() {
+    fn panic_in_a_values_drop_leaks_no_other_value() {
         struct Panics(#[allow(dead_code, reason = "counted")] Rc<()>, bool);
         impl Drop for Panics {
             fn drop(&mut self) {
@@ -445,14 +445,14 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "the key of another hive was used on hive")]
-    fn the_key_of_another_hive_panics() {
+    fn key_of_another_hive_panics() {
         let (mut one, other) = (hive(), hive::<u64>());
         let key = one.insert(1).unwrap();
         other.get(&key);
     }
 
     #[test]
-    fn a_failed_insert_returns_the_value() {
+    fn failed_insert_returns_the_value() {
         let subsystem = subsystem();
         let mut hive = Hive::new_in("one", &subsystem, Magazines::default()).unwrap();
         hive.cache = KmemCache::builder("limited", 8).limit(Limit::Slabs(1)).build_in(&subsystem).unwrap();

@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_static_cache_is_one_for_all_threads_and_lends_for_ever() {
+    fn static_cache_is_shared_by_all_threads() {
         let threads: Vec<_> =
             (0..4).map(|_| std::thread::spawn(|| NUMBERS.get().unwrap().alloc().unwrap())).collect();
         let numbers: Vec<CacheBox<'static, u64>> =
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_recursive_start_is_an_error_and_a_failed_one_can_be_retried() {
+    fn recursive_start_of_a_static_cache_is_an_error() {
         static CALLS: uslab_magazine::sync::Counter = uslab_magazine::sync::Counter::new(0);
         static OTHER: StaticCache<u8> = StaticCache::new(|| {
             // Indirectly, through another cache.

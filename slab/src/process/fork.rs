@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn all_locks_are_held_of_each_table_node_zone_cpu_and_cache() {
+    fn fork_holds_each_lock_of_the_subsystem() {
         let mut pages = PageConfig::with_nodes(
             Cpus::simulated(3, 2).unwrap(),
             vec![vec![(ZoneKind::Normal, 1 << 12)]; 2],

@@ -178,16 +178,12 @@ fn start() -> Option<&'static Process> {
     started
 }
 
-/// Not inlined: its frame has several pages, and each thread that arrives during a start would touch them all.
-#[inline(never)]
-fn start_here() -> Option<&'static Process> {
-    let options = Options::of_environment();
+/// The configuration that the environment asks for, with one sampled allocation in `guard`.
+fn configured(options: &Options, guard: Option<u32>) -> Config {
     let mut config = Config::keeping(KEEP_FREE);
     config.pages.huge_pages = options.huge_pages;
     config.huge_cache = options.huge_cache.unwrap_or(config.huge_cache);
     config.harden = options.harden;
-    // With hardening, some objects get separate pages.
-    let guard = options.guard.or(config.harden.guard_pages.then_some(HARDENED_GUARD));
     config.guard_every = guard.or_else(guard_wanted).unwrap_or(0);
     config.guard_slots = options.guard_slots.unwrap_or(config.guard_slots);
     config.check_frees = options.check.unwrap_or(config.check_frees) || config.harden.is_on();
@@ -202,10 +198,22 @@ fn start_here() -> Option<&'static Process> {
         config.pages.nodes.iter_mut().flatten().for_each(|(_, pages)| *pages = share.max(*pages));
         config.pages = config.pages.limit(limit);
     }
+    config
+}
+
+/// Not inlined: its frame has several pages, and each thread that arrives during a start would touch them all.
+#[inline(never)]
+fn start_here() -> Option<&'static Process> {
+    let options = Options::of_environment();
+    // With hardening, some objects get separate pages.
+    let guard = options.guard.or(options.harden.guard_pages.then_some(HARDENED_GUARD));
+    let config = configured(&options, guard);
     let guard_slots = config.guard_slots;
     let mut place = Box::<Malloc>::new_uninit();
     if let Err(error) = Core::start_with_fewer_pages(config, |core| Malloc::make(&mut place, core)) {
-        crate::process::options::say(format_args!("uslab: nothing that is freed can be used again: {error}"));
+        crate::process::options::say(format_args!(
+            "uslab: cannot start the allocator, freed memory is not reused: {error}"
+        ));
         STARTING.store(NEVER, Relaxed);
         return None;
     }
@@ -299,7 +307,7 @@ extern "C" fn at_exit() {
     if process.leaks {
         let holders = process.core().leaks();
         if holders.unreachable() > 0 {
-            text = format!("uslab: leaks: {} objects that nobody can reach\n", holders.unreachable());
+            text = format!("uslab: leaks: {} unreachable objects\n", holders.unreachable());
             let leaked = holders.0.iter().filter(|holder| holder.unreachable > 0);
             leaked.for_each(|holder| text += &holder.to_string());
         }
@@ -600,7 +608,7 @@ impl Uslab {
     ///
     /// # Errors
     /// As [`KmemCacheBuilder::build_in`]; [`CacheError::TypeStable`] for a type-stable cache, which cannot be
-    /// here, and [`CacheError::Start`] if there is no malloc.
+    /// here, and [`CacheError::Start`] if the malloc is not started.
     pub fn build(&self, builder: KmemCacheBuilder) -> Result<KmemCache, CacheError> {
         if builder.is_type_stable() {
             return Err(CacheError::TypeStable);

@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn the_least_limit_of_a_group_and_its_ancestors_counts_in_version_two() {
+    fn cgroup_v2_limit_is_the_minimum_over_its_ancestors() {
         let root = Root::new(
             "two",
             &[
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn the_least_limit_of_a_group_and_its_ancestors_counts_in_version_one() {
+    fn cgroup_v1_limit_is_the_minimum_over_its_ancestors() {
         let root = Root::new(
             "one",
             &[
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_or_unreadable_files_limit_nothing() {
+    fn malformed_cgroup_files_set_no_limit() {
         let numbers = ["", "\n", "lots\n", "-1\n", "1e3\n", "99999999999999999999999999\n", "\u{fffd}\n"];
         for text in numbers {
             let root = Root::new("numbers", &[("a/memory.max", text), ("memory.max", "700\n")]);
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_is_short_from_a_sixteenth_below_its_mark() {
+    fn cgroup_is_under_pressure_near_memory_high() {
         let directory = std::env::temp_dir().join(format!("uslab-group-{}", std::process::id()));
         std::fs::create_dir_all(&directory).unwrap();
         let put = |name: &str, text: &str| std::fs::write(directory.join(name), text).unwrap();
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn an_invalid_trigger_names_its_file() {
+    fn invalid_pressure_trigger_names_its_file() {
         let error =
             Psi::at("/nowhere/memory.pressure", Duration::from_millis(1), Duration::from_secs(2)).watch();
         assert!(error.unwrap_err().to_string().starts_with("/nowhere/memory.pressure: "));

@@ -197,7 +197,7 @@ mod tests {
     use std::time::Instant;
 
     #[test]
-    fn idle_memory_is_decommitted_within_some_intervals_and_the_thread_ends() {
+    fn reaper_decommits_idle_memory_and_ends() {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("burst", 256).build_in(&subsystem).unwrap();
         let burst: Vec<_> = (0..50_000).map(|_| cache.alloc(Gfp::KERNEL).unwrap()).collect();
@@ -250,7 +250,7 @@ mod tests {
 
     #[test]
     #[cfg(target_os = "linux")]
-    fn a_pressure_event_frees_what_an_interval_would_keep() {
+    fn pressure_event_frees_recently_used_memory() {
         use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, send, socketpair};
         use std::os::fd::AsRawFd;
         let (subsystem, cache, _registered, dropped) = loaded();
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_at_its_mark_frees_memory_at_the_next_interval() {
+    fn cgroup_under_pressure_frees_memory_at_the_next_interval() {
         let (subsystem, cache, _registered, dropped) = loaded();
         let directory = std::env::temp_dir().join(format!("uslab-reaper-{}", std::process::id()));
         std::fs::create_dir_all(&directory).unwrap();
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn the_machines_pressure_can_be_watched_if_the_kernel_reports_it() {
+    fn system_memory_pressure_can_be_watched() {
         let (subsystem, ..) = loaded();
         let psi = Psi::system(Duration::from_millis(150), Duration::from_secs(2));
         match Reaper::builder(Duration::from_secs(3600)).psi(psi).start(&subsystem) {

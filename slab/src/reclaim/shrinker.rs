@@ -160,7 +160,7 @@ impl Shrinkers {
             return 0;
         }
         let mut dropped = 0;
-        planted!("shrinkers run under the lock of their list" => core::mem::forget(self.list().lock()));
+        planted!("shrinkers run with the list lock held" => core::mem::forget(self.list().lock()));
         for entry in self.0.iter() {
             if cache == 0 || cache == entry.cache {
                 let asked = contain_panic(|| match entry.shrinker.count() {
@@ -222,7 +222,7 @@ mod tests {
 
     /// Once the panic reached the caller of the allocation.
     #[test]
-    fn an_allocation_that_drops_a_shrinker_survives_the_panic_of_its_drop() {
+    fn panic_in_a_shrinkers_drop_spares_the_allocation() {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("none", 64).limit(Limit::Slabs(0)).build_in(&subsystem).unwrap();
         let registration = Arc::new(Mutex::new(None));

@@ -2,6 +2,7 @@
 
 use crate::cache::Cache;
 use crate::cache::core::Core;
+use crate::cache::node::NodeCount;
 use crate::cache::node::State;
 use crate::memory::slab::Fill;
 use core::fmt;
@@ -81,7 +82,7 @@ pub struct Census {
 /// use uslab::Violation;
 ///
 /// let lost = Violation::Count { cache: "inode".into(), what: "objects in use", found: 29, expected: 30 };
-/// assert_eq!(lost.to_string(), "cache inode: 29 objects in use, by the books 30");
+/// assert_eq!(lost.to_string(), "cache inode: 29 objects in use, expected 30");
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -124,12 +125,12 @@ impl fmt::Display for Violation {
         match self {
             Self::Slab { cache, page, what } => write!(f, "cache {cache}: slab at page {page}: {what}"),
             Self::Count { cache, what, found, expected } => {
-                write!(f, "cache {cache}: {found} {what}, by the books {expected}")
+                write!(f, "cache {cache}: {found} {what}, expected {expected}")
             }
             Self::Pages { found, allocated } => {
                 write!(f, "{found} pages in slabs and large blocks, but only {allocated} are allocated")
             }
-            Self::Huge => f.write_str("the table of huge memory is not in order, or is more than is charged"),
+            Self::Huge => f.write_str("the table of huge memory is unsorted, or larger than the charge"),
             Self::Buddy(violation) => violation.fmt(f),
         }
     }
@@ -170,25 +171,7 @@ impl Census {
     }
 
     fn add(&mut self, core: &Core, cache: &Cache) -> Result<(), Violation> {
-        let mut wrong = None;
-        let (mut inuse, mut objects, mut slabs, mut pages) = (0, 0, 0, 0);
-        let mut count = crate::cache::node::NodeCount::default();
-        for node in cache.nodes() {
-            count = count
-                + node.walk(&core.memory, |page, on, fill, agrees| {
-                    slabs += 1;
-                    pages += u64::from(core.memory.frames().frame(page).state().order().pages());
-                    inuse += u64::from(fill.inuse);
-                    objects += u64::from(fill.objects);
-                    if let Some(what) = fault(core, cache, page, on, fill, agrees) {
-                        wrong.get_or_insert((page, what));
-                    }
-                });
-        }
-        if let Some((page, what)) = wrong {
-            let (cache, page, what) = (cache.name().to_owned(), page.get(), what.to_string());
-            return Err(Violation::Slab { cache, page, what });
-        }
+        let Listed { slabs, pages, objects, inuse, count } = Listed::by(core, cache)?;
         // Without the name, which may be in a slab that is just being made for this very cache.
         let info = cache.numbers();
         let cached = info.in_magazines + info.in_depot + info.quarantined;
@@ -211,19 +194,17 @@ impl Census {
             found: info.frees,
             expected: given,
         })?;
-        let books = [
-            ("slabs on lists", slabs, count.slabs()),
-            ("objects in slabs", objects, count.objects),
-            ("objects out of slabs", inuse, count.inuse),
-            ("objects out of slabs, used or cached", inuse, used + cached),
-            ("slabs, listed or waiting", slabs + info.grace, charged),
-            ("pages of slabs", pages + cache.grace_pages(), booked),
-        ];
-        for (what, found, expected) in books {
-            if found != expected {
-                return Err(Violation::Count { cache: cache.name().to_owned(), what, found, expected });
-            }
-        }
+        balance(
+            cache,
+            [
+                ("slabs on lists", slabs, count.slabs()),
+                ("objects in slabs", objects, count.objects),
+                ("objects out of slabs", inuse, count.inuse),
+                ("objects out of slabs, used or cached", inuse, used + cached),
+                ("slabs, listed or waiting", slabs + info.grace, charged),
+                ("pages of slabs", pages + cache.grace_pages(), booked),
+            ],
+        )?;
         self.caches += 1;
         self.slabs += slabs;
         self.objects += objects;
@@ -236,6 +217,45 @@ impl Census {
         self.grace_pages += cache.grace_pages();
         Ok(())
     }
+}
+
+/// What the lists of a cache's nodes hold, slab by slab, and what the nodes count.
+#[derive(Default)]
+struct Listed {
+    slabs: u64,
+    pages: u64,
+    objects: u64,
+    inuse: u64,
+    count: NodeCount,
+}
+
+impl Listed {
+    fn by(core: &Core, cache: &Cache) -> Result<Self, Violation> {
+        let (mut listed, mut count, mut wrong) = (Self::default(), NodeCount::default(), None);
+        for node in cache.nodes() {
+            count = count
+                + node.walk(&core.memory, |page, on, fill, agrees| {
+                    listed.slabs += 1;
+                    listed.pages += u64::from(core.memory.frames().frame(page).state().order().pages());
+                    listed.inuse += u64::from(fill.inuse);
+                    listed.objects += u64::from(fill.objects);
+                    if let Some(what) = fault(core, cache, page, on, fill, agrees) {
+                        wrong.get_or_insert((page, what));
+                    }
+                });
+        }
+        wrong.map_or(Ok(Self { count, ..listed }), |(page, what)| {
+            Err(Violation::Slab { cache: cache.name().to_owned(), page: page.get(), what: what.to_string() })
+        })
+    }
+}
+
+/// Compares pairs of counts, each with its description: what was found, and what the cache's counters say.
+fn balance<const N: usize>(cache: &Cache, books: [(&'static str, u64, u64); N]) -> Result<(), Violation> {
+    let unequal = books.into_iter().find(|(_, found, expected)| found != expected);
+    unequal.map_or(Ok(()), |(what, found, expected)| {
+        Err(Violation::Count { cache: cache.name().to_owned(), what, found, expected })
+    })
 }
 
 /// An error of a slab. A value and not a text, because it is found under the node's lock, where nothing may be allocated.
@@ -303,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn the_census_finds_a_slab_on_the_wrong_list() {
+    fn census_detects_a_slab_on_the_wrong_list() {
         let text = violation(|core, _, slab| {
             // SAFETY: no other user of the subsystem; the census is to find the error that this makes.
             unsafe { core.memory.slab(slab).alloc_bits(6, false, None, |_| ()) };
@@ -312,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn the_census_finds_a_head_that_disagrees_with_its_bitmap() {
+    fn census_detects_a_free_count_that_contradicts_the_bitmap() {
         let text = violation(|core, _, slab| {
             // SAFETY: no other user of the subsystem.
             core.memory.frames().frame(slab).data().with_mut(|data| unsafe { (*data)[1] |= 2 });
@@ -321,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn the_census_finds_a_frame_with_another_owner() {
+    fn census_detects_a_frame_with_another_owner() {
         let text = violation(|core, _, slab| {
             // SAFETY: no other user of the subsystem.
             unsafe { core.memory.frames().frame(Pfn::new(slab.get() + 1)).set_owner(null_mut()) };
@@ -330,15 +350,15 @@ mod tests {
     }
 
     #[test]
-    fn the_census_finds_an_unaccounted_object() {
+    fn census_detects_an_unaccounted_object() {
         let text = violation(|core, cache, _| {
             cache.cache().nodes()[0].alloc(&Operation::new(), &core.memory, 1, true, |_| ());
         });
-        assert_eq!(text, "cache o: 2 objects out of slabs, used or cached, by the books 1");
+        assert_eq!(text, "cache o: 2 objects out of slabs, used or cached, expected 1");
     }
 
     #[test]
-    fn the_census_finds_an_unaccounted_slab() {
+    fn census_detects_an_unaccounted_slab() {
         let text = violation(|core, cache, _| {
             let order = cache.geometry().order();
             let slab = core.memory.pages.alloc(order, Gfp::COMP, None).unwrap();
@@ -354,11 +374,11 @@ mod tests {
                 cache.cache().nodes()[0].add(&Operation::new(), &core.memory, slab).unwrap();
             }
         });
-        assert_eq!(text, "cache o: 2 slabs, listed or waiting, by the books 1");
+        assert_eq!(text, "cache o: 2 slabs, listed or waiting, expected 1");
     }
 
     #[test]
-    fn the_census_finds_freed_pages_under_a_slab() {
+    fn census_detects_freed_pages_under_a_slab() {
         let text = violation(|core, cache, slab| {
             assert!(cache.geometry().order() > Order::ZERO);
             // SAFETY: allocated by the cache with this order; the census is to find that it is in use.

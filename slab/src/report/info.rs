@@ -468,7 +468,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernels_slabinfo_round_trips_byte_for_byte() {
+    fn kernel_slabinfo_round_trips_byte_for_byte() {
         for text in snapshots() {
             let info: SlabInfo = text.parse().unwrap();
             assert!(!info.rows.is_empty());
@@ -477,7 +477,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_table_is_an_error_that_names_the_line() {
+    fn damaged_slabinfo_error_names_the_line() {
         let parse = |text: &str| text.parse::<SlabInfo>().unwrap_err().to_string();
         assert_eq!(parse(""), "line 1: expected slabinfo - version: 2.1");
         assert_eq!(parse("slabinfo - version: 1.1\n"), "line 1: expected slabinfo - version: 2.1");
@@ -498,7 +498,7 @@ mod tests {
 
     /// Once it was refused.
     #[test]
-    fn a_name_with_blanks_is_parsed() {
+    fn slabinfo_name_with_spaces_is_parsed() {
         let text = "dm raid1 read record 0 1 1064 30 8 : tunables 0 0 0 : slabdata 2 3 0";
         let row: Row = text.parse().unwrap();
         assert_eq!((&*row.name, row.objects, row.slabs), ("dm raid1 read record", 1, 3));
@@ -508,7 +508,7 @@ mod tests {
 
     /// Once sums over the rows of a table overflowed.
     #[test]
-    fn absurd_numbers_are_refused() {
+    fn slabinfo_with_absurd_numbers_is_refused() {
         let parse = |objects: u64, slabs: u64| {
             format!("{HEADER}\ninode {objects} 2 3 4 5 : tunables 0 0 0 : slabdata 1 {slabs} 0\n")
                 .parse::<SlabInfo>()
@@ -520,7 +520,7 @@ mod tests {
     }
 
     #[test]
-    fn objects_in_magazines_are_active_as_in_the_kernel() {
+    fn objects_in_magazines_count_as_active() {
         let cache = CacheInfo {
             name: "inode".into(),
             slab_size: 192,

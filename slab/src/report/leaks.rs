@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn exactly_the_addresses_inside_an_object_reach_it() {
+    fn leak_search_accepts_any_address_inside_an_object() {
         let objects = [(1000, 100), (1100, 0), (1108, 8), (2000, 1)];
         let mine = |word: usize| objects.map(|(at, usable)| (at..at + usable.max(1)).contains(&word));
         for word in (990..1120).chain([0, 1999, 2000, 2001, usize::MAX]) {
@@ -276,7 +276,7 @@ mod tests {
 
     /// Three pages, the second of which is inaccessible: the search continues from any word to the last one.
     #[test]
-    fn memory_behind_an_unreadable_page_is_searched() {
+    fn leak_search_continues_behind_an_unreadable_page() {
         let (none, bytes) = (core::ptr::null_mut(), 3 * PAGE_SIZE);
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         // SAFETY: a new mapping; its second page is not used.
@@ -305,7 +305,7 @@ mod tests {
 
     /// All whole words of a reached object are searched, and reach further objects.
     #[test]
-    fn objects_reach_each_other_through_all_of_their_words() {
+    fn leak_search_follows_each_word_of_an_object() {
         let mut memory = vec![0_usize; 1024];
         let base = memory.as_ptr().expose_provenance();
         let at = |word: usize| base + word * size_of::<usize>();
@@ -324,7 +324,7 @@ mod tests {
 
     /// Once words that were read reached objects from the stack until they were overwritten.
     #[test]
-    fn words_read_by_a_search_do_not_stay_on_the_stack() {
+    fn leak_search_leaves_no_pointers_on_the_stack() {
         let memory = vec![!0x1234_5678_9abc_usize; 2048];
         let (first, bytes) = (memory.as_ptr().addr(), size_of_val(&*memory));
         let mut below = vec![0_usize; PAGE_SIZE / size_of::<usize>()];

@@ -258,7 +258,7 @@ pub(super) fn the_public_api(script: Script) {
 
 /// In loom's own `model`, which stops at 1,000 branches by default.
 #[test]
-fn u1_in_a_model_of_looms() {
+fn u1_under_loom_alone() {
     let mut builder = crate::debug::check::loom::model::Builder::new();
     (builder.max_branches, builder.preemption_bound) = (10_000, Some(1));
     builder.check(|| the_public_api(Script::on(1)));

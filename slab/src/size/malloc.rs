@@ -502,7 +502,7 @@ mod tests {
 
     /// Its `delete` has the size that the program requested.
     #[test]
-    fn an_aligned_new_that_is_tried_again_may_ask_for_a_multiple_of_its_alignment() {
+    fn aligned_new_may_retry_with_a_rounded_size() {
         let harden = crate::Harden { canaries: true, ..crate::Harden::OFF };
         let subsystem = Subsystem::new(Config { harden, ..Config::default() }).unwrap();
         let malloc = Malloc::new(&subsystem).unwrap();
@@ -514,7 +514,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_of_any_layout_is_aligned_apart_and_comes_back_both_ways() {
+    fn any_layout_is_aligned_and_freed_with_or_without_its_size() {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let malloc = Malloc::new(&subsystem).unwrap();
         let mut held: Vec<(NonNull<u8>, Layout)> = vec![];
@@ -545,7 +545,7 @@ mod tests {
     }
 
     #[test]
-    fn request_above_the_largest_size_is_an_error() {
+    fn request_above_the_maximum_size_is_an_error() {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let malloc = Malloc::new(&subsystem).unwrap();
         for layout in [(1 << 47, 8), (1, 1 << 47), (isize::MAX as usize - 7, 8)] {

@@ -103,13 +103,13 @@ mod tests {
     }
 
     #[test]
-    fn classes_promise_the_largest_power_of_two_that_divides_them() {
+    fn size_class_is_aligned_to_its_largest_power_of_two_divisor() {
         let promised: Vec<_> = SizeClass::all().map(SizeClass::align).collect();
         assert_eq!(promised, [8, 16, 32, 64, 32, 128, 64, 256, 512, 1024, 2048, 4096, 8192]);
     }
 
     #[test]
-    fn a_layout_gets_a_class_that_promises_its_alignment() {
+    fn layout_gets_a_class_with_its_alignment() {
         let class = |size, align| SizeClass::for_layout(size, align).map(SizeClass::size);
         assert_eq!(class(65, 8), Some(96));
         assert_eq!(class(65, 64), Some(128), "96 promises 32 only");

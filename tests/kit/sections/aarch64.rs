@@ -334,7 +334,7 @@ mod samples {
     }
 
     #[test]
-    fn what_a_restart_reads_is_found_in_registers_flags_and_memory() {
+    fn checker_finds_what_a_restart_reads() {
         assert_eq!((verdict(&sound), verdict(&widening)), (String::new(), String::new()));
         for (sample, expected) in [
             (&register, "+0x0 `91000421`: writes Register(1)"),

@@ -274,7 +274,7 @@ mod samples {
     }
 
     #[test]
-    fn what_a_restart_reads_is_found_in_registers_flags_and_memory() {
+    fn checker_finds_what_a_restart_reads() {
         assert_eq!((verdict(&sound), verdict(&widening)), (String::new(), String::new()));
         for (sample, expected) in [
             (&register, "`add esi,1`: writes Register(RSI)"),

@@ -10,7 +10,7 @@ use tempfile::TempDir;
 use uslab_tests::{compiled_from, libuslab, libuslab_cache, workspace};
 
 #[test]
-fn the_library_does_what_c_programs_rely_on() {
+fn preloaded_library_behaves_as_c_programs_expect() {
     let dir = tempfile::tempdir().unwrap();
     let api = compiled("api.c", dir.path());
     for rseq in ["on", "off"] {
@@ -23,7 +23,7 @@ fn the_library_does_what_c_programs_rely_on() {
 }
 
 #[test]
-fn a_library_that_is_opened_late_and_both_sides_of_an_early_fork_start_their_malloc() {
+fn malloc_starts_after_late_dlopen_and_early_fork() {
     let dir = tempfile::tempdir().unwrap();
     let starts = compiled("starts.c", dir.path());
     for options in ["check=0", "check=1"] {
@@ -102,7 +102,7 @@ fn filters(data: &str) -> (String, Vec<(String, String, String)>) {
 /// Regression test: freeing a mapping read the limit on addresses, `malloc_trim` issued a membarrier, and a thread was
 /// started above 8 MiB.
 #[test]
-fn behind_filters_of_system_calls_programs_end_for_no_call_of_the_library() {
+fn programs_with_system_call_filters_survive() {
     let dir = tempfile::tempdir().unwrap();
     let data = std::fs::read_to_string(workspace().join("tests/programs/preload/filters.txt")).unwrap();
     let (header, outcomes) = filters(&data);
@@ -139,7 +139,7 @@ fn behind_filters_of_system_calls_programs_end_for_no_call_of_the_library() {
 /// If a program defines only some of `operator new` and `delete`, the omitted forms, for arrays and with a size, call
 /// the program's own forms.
 #[test]
-fn the_operators_of_cplusplus_are_the_librarys_or_the_programs_own() {
+fn cplusplus_operators_are_replaced_consistently() {
     let Some(cc) = program("c++") else { return };
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("operators");
@@ -160,7 +160,7 @@ fn the_operators_of_cplusplus_are_the_librarys_or_the_programs_own() {
 /// Regression test: `delete` waited for the loader's lock, which the loader held while it ran the constructor that
 /// waited for the deleting thread.
 #[test]
-fn a_constructor_of_a_library_may_wait_for_a_thread_that_deletes() {
+fn library_constructor_can_wait_for_a_deleting_thread() {
     let Some(cc) = program("c++") else { return };
     let dir = tempfile::tempdir().unwrap();
     let [library, opens] = ["library.so", "opens"].map(|name| dir.path().join(name));
@@ -178,7 +178,7 @@ fn a_constructor_of_a_library_may_wait_for_a_thread_that_deletes() {
 /// Regression test: the program aborted, because C++'s library was not among the libraries in which later symbols are
 /// looked up.
 #[test]
-fn an_extension_in_cplusplus_of_a_c_program_is_told_that_there_is_no_memory() {
+fn cplusplus_extension_gets_bad_alloc() {
     let (Some(cxx), Some(cc)) = (program("c++"), program("cc")) else { return };
     let dir = tempfile::tempdir().unwrap();
     let [library, opens] = ["extension.so", "opens"].map(|name| dir.path().join(name));
@@ -235,7 +235,7 @@ fn printed(command: &mut Command) -> String {
 }
 
 #[test]
-fn the_example_in_c_builds_few_buffers() {
+fn c_example_constructs_few_buffers() {
     let Some(prefix) = installed() else { return };
     for (library, has_malloc) in [("uslab", true), ("uslab-cache", false)] {
         let said = printed(&mut Command::new(linked(prefix.path(), library, "slab/examples/requests.c")));
@@ -250,7 +250,7 @@ fn the_example_in_c_builds_few_buffers() {
 }
 
 #[test]
-fn the_program_of_the_book_compiles_and_runs() {
+fn book_c_program_compiles_and_runs() {
     let Some(prefix) = installed() else { return };
     let page = std::fs::read_to_string(workspace().join("slab/book/src/c.md")).unwrap();
     let (_, program) = page.split_once("\n```c\n").unwrap();
@@ -267,7 +267,7 @@ fn the_program_of_the_book_compiles_and_runs() {
 /// Runs every function of the header under each mechanism, through each library, and with threads that libc does not
 /// register.
 #[test]
-fn object_caches_do_what_c_programs_rely_on() {
+fn c_object_caches_behave_as_documented() {
     let Some(prefix) = installed() else { return };
     for library in ["uslab", "uslab-cache"] {
         let program = linked(prefix.path(), library, "tests/programs/preload/caches.c");
@@ -284,7 +284,7 @@ fn object_caches_do_what_c_programs_rely_on() {
 
 /// The allocator's functions are not C++, so no exception can pass through them.
 #[test]
-fn an_exception_that_leaves_a_function_of_a_cache_aborts() {
+fn exception_leaving_a_cache_callback_aborts() {
     use std::os::unix::process::ExitStatusExt;
     let (Some(cxx), Some(prefix)) = (program("c++"), installed()) else { return };
     for library in ["uslab", "uslab-cache"] {
@@ -315,7 +315,7 @@ fn objects_in_quarantine_count_as_cached() {
 /// Regression test: the caches' library registered its fork handlers with the first cache, so it held the locks while
 /// the program's older handlers ran.
 #[test]
-fn handlers_of_forks_that_are_older_than_the_first_cache_may_use_it() {
+fn earlier_fork_handlers_can_use_caches() {
     let Some(prefix) = installed() else { return };
     for library in ["uslab", "uslab-cache"] {
         let program = linked(prefix.path(), library, "tests/programs/preload/fork_handlers.c");
@@ -325,7 +325,7 @@ fn handlers_of_forks_that_are_older_than_the_first_cache_may_use_it() {
 
 /// Programs load the library by the name with the interface's number. `pkg-config` and the manual page state the version.
 #[test]
-fn what_is_installed_belongs_together() {
+fn installed_files_match_each_other() {
     let Some(prefix) = installed() else { return };
     let file = |name: &str| prefix.path().join(name);
     for (library, links) in [("uslab", "libuslab.so"), ("uslab-cache", "libuslab-cache.so")] {
@@ -351,7 +351,7 @@ fn declared() -> BTreeSet<String> {
 }
 
 #[test]
-fn the_manual_page_has_each_function_flag_and_error_of_the_header() {
+fn manual_page_covers_the_whole_header() {
     let page = std::fs::read_to_string(workspace().join("slab/libuslab/man/uslab.3")).unwrap();
     let (_, synopsis) = page.split_once(".SH SYNOPSIS").unwrap();
     let missing: Vec<_> =
@@ -369,7 +369,7 @@ fn the_manual_page_has_each_function_flag_and_error_of_the_header() {
 /// The header declares exactly the functions that the libraries export. One library replaces malloc; the other does not
 /// change the program's malloc.
 #[test]
-fn the_header_is_what_the_libraries_have() {
+fn header_declares_what_the_libraries_export() {
     let Some(nm) = program("nm") else { return };
     let has = |library: &Path| -> BTreeSet<String> {
         let symbols = printed(Command::new(&nm).args(["-D", "--defined-only"]).arg(library));
@@ -404,7 +404,7 @@ fn ends_the_program(options: &str, wrong: &[(&str, &str)]) {
 }
 
 #[test]
-fn a_wrong_free_is_named_and_ends_the_program() {
+fn wrong_free_is_reported_and_aborts() {
     ends_the_program(
         "check=1,guard=0",
         &[
@@ -422,7 +422,7 @@ fn a_wrong_free_is_named_and_ends_the_program() {
 /// Regression test: by default a free of an address inside an object was ignored silently, and so were `realloc` and
 /// `malloc_usable_size`.
 #[test]
-fn without_checked_frees_what_is_no_object_ends_the_program() {
+fn free_of_a_non_object_aborts_without_checks() {
     ends_the_program(
         "check=0,guard=0",
         &[
@@ -437,9 +437,9 @@ fn without_checked_frees_what_is_no_object_ends_the_program() {
             ("move-foreign", "free of an address that no cache owns"),
             ("move-inside", "free of an address inside an object"),
             ("move-inside-page", "free of an address inside an object"),
-            ("size-foreign", "size of an address that is no object"),
-            ("size-inside", "size of an address that is no object"),
-            ("size-inside-huge", "size of an address that is no object"),
+            ("size-foreign", "size of an address that is not an object"),
+            ("size-inside", "size of an address that is not an object"),
+            ("size-inside-huge", "size of an address that is not an object"),
         ],
     );
 }
@@ -469,7 +469,7 @@ fn malloc_info_is_xml_and_malloc_stats_is_on_standard_error() {
 
 /// Regression test: mappings above 4 MiB did not count towards the limit.
 #[test]
-fn a_limit_holds_for_mappings_too() {
+fn memory_limit_includes_mappings() {
     let dir = tempfile::tempdir().unwrap();
     let program = compiled("budget.c", dir.path());
     for options in ["limit=64m", "limit=64m,huge_cache=0,check=1"] {
@@ -481,7 +481,7 @@ fn a_limit_holds_for_mappings_too() {
 
 /// Regression test: the library called glibc's `free`, which does not know the program's allocations.
 #[test]
-fn a_library_that_is_opened_with_deepbind_frees_here() {
+fn deepbind_library_frees_with_our_malloc() {
     let dir = tempfile::tempdir().unwrap();
     let mut cc = Command::new("cc");
     cc.args(["-O1", "-shared", "-fPIC", "-o"]).arg(dir.path().join("libdeepbind.so"));
@@ -514,7 +514,7 @@ fn system_calls(counter: &Path, library: &Path, program: &[&OsStr]) -> Option<u3
 /// allocations at the start read the process id. A later version took 80 more calls than without the library; 20 of
 /// them loaded two libraries that are no longer needed.
 #[test]
-fn a_start_takes_few_system_calls() {
+fn process_start_takes_few_system_calls() {
     let [counts, allocates] = [(); 2].map(|()| tempfile::tempdir().unwrap());
     let counter = compiled("calls.c", counts.path());
     let program = compiled("small.c", allocates.path());
@@ -532,7 +532,7 @@ fn a_start_takes_few_system_calls() {
 
 /// An object of 64 bytes takes about 66 bytes of memory. The remaining memory is the fixed cost of a process.
 #[test]
-fn a_small_process_has_little_memory_besides_its_objects() {
+fn small_process_uses_little_extra_memory() {
     let dir = tempfile::tempdir().unwrap();
     let program = compiled("small.c", dir.path());
     let kib = |output: std::process::Output| -> Vec<u32> {
@@ -555,7 +555,7 @@ fn a_small_process_has_little_memory_besides_its_objects() {
 }
 
 #[test]
-fn the_table_is_printed_at_the_end_and_wrong_options_are_named() {
+fn stats_table_is_printed_at_exit() {
     let output = preloaded(Command::new("true").arg(""), "stats=1,colour=red");
     let err = text(&output.stderr);
     assert!(output.status.success());
@@ -572,7 +572,7 @@ fn the_table_is_printed_at_the_end_and_wrong_options_are_named() {
 /// Regression test: a limit that the process set had no effect on small memory, and left nothing for threads and
 /// mappings. A limit that was set before the start was left half unused.
 #[test]
-fn a_limit_on_addresses_leaves_most_of_itself_to_memory_and_some_to_others() {
+fn address_limit_is_shared_with_other_mappings() {
     let dir = tempfile::tempdir().unwrap();
     let program = compiled("limit.c", dir.path());
     for mib in [256, 512] {
@@ -592,7 +592,7 @@ fn a_limit_on_addresses_leaves_most_of_itself_to_memory_and_some_to_others() {
 /// Regression test: pages reserved three quarters of the limit at the start. The limit allowed 22 threads and 648
 /// blocks; the C library's malloc allows 109 and 841.
 #[test]
-fn under_a_limit_on_addresses_threads_have_their_stacks_and_then_blocks_the_same_addresses() {
+fn address_limit_allows_thread_stacks_and_blocks() {
     let dir = tempfile::tempdir().unwrap();
     let program = compiled("addresses.c", dir.path());
     // The second option enables tags, which take an eighth of the slabs.
@@ -615,7 +615,7 @@ fn most_mappings() -> usize {
 /// Regression test: each guard was a mapping that was never removed, and so was each large block: 4,159 in a heap of
 /// half a GiB, without a bound. Tags of freed slabs also remained, an eighth of the heap at its largest.
 #[test]
-fn a_hardened_heap_has_a_bounded_number_of_mappings_and_gives_its_memory_back() {
+fn hardened_heap_has_few_mappings_and_returns_memory() {
     let dir = tempfile::tempdir().unwrap();
     let program = compiled("mappings.c", dir.path());
     for options in ["check=0", "check=1", "harden=1"] {
@@ -631,7 +631,7 @@ fn a_hardened_heap_has_a_bounded_number_of_mappings_and_gives_its_memory_back() 
 
 /// Regression test: no further mapping was possible, and memory that could not be unmapped was never freed.
 #[test]
-fn a_hardened_program_that_has_all_the_mappings_it_may_goes_on_without_guards() {
+fn hardened_program_at_the_mapping_limit_continues() {
     let most = most_mappings();
     if most > 1 << 20 {
         return say(&format!("preload: skipped the crowd: {most} mappings are too many to make"));
@@ -656,7 +656,7 @@ fn a_hardened_program_that_has_all_the_mappings_it_may_goes_on_without_guards() 
 }
 
 #[test]
-fn a_child_of_vfork_that_limits_its_addresses_takes_none_of_its_parents() {
+fn address_limit_in_a_vfork_child_spares_its_parent() {
     let dir = tempfile::tempdir().unwrap();
     let output = preloaded(Command::new(compiled("limit.c", dir.path())).arg("vfork"), "check=0");
     assert_eq!(text(&output.stdout), "100\n", "{:?} {}", output.status, text(&output.stderr));
@@ -665,7 +665,7 @@ fn a_child_of_vfork_that_limits_its_addresses_takes_none_of_its_parents() {
 /// Large memory may get addresses that were cut off from the pages' range. Regression test: the free of such memory
 /// mistook it for a page, and reported corruption.
 #[test]
-fn large_memory_where_addresses_of_pages_were_is_freed_as_any() {
+fn large_block_at_former_page_addresses_is_freed() {
     let Some(python) = python() else { return };
     for mib in [100, 200, 300] {
         let script =
@@ -684,7 +684,7 @@ fn large_memory_where_addresses_of_pages_were_is_freed_as_any() {
 
 /// Regression test: such a request used up all addresses that pages had left, and later allocations failed.
 #[test]
-fn a_request_beyond_the_limit_on_addresses_takes_nothing_from_others() {
+fn request_beyond_the_address_limit_takes_nothing() {
     let Some(python) = python() else { return };
     let script = "
 try: bytearray(1 << 40)
@@ -696,7 +696,7 @@ except MemoryError: print('refused', len([bytes(1000) for _ in range(100000)]))"
 
 /// Regression test: the table was written to any file that the program had opened under that descriptor.
 #[test]
-fn what_is_said_at_the_end_goes_to_no_file_of_the_programs() {
+fn exit_report_goes_to_no_file_of_the_program() {
     let folder = tempfile::tempdir().unwrap();
     let script = "for n in 3 4 5 6 7 8 9; do eval \"exec $n>out$n\"; done; echo hello >&3";
     let mut bash = Command::new("bash");
@@ -709,7 +709,7 @@ fn what_is_said_at_the_end_goes_to_no_file_of_the_programs() {
 
 /// Large memory can use the part of the limit that the pages' range only reserves, and some of it remains.
 #[test]
-fn under_a_limit_on_addresses_memory_above_four_mib_takes_what_is_only_reserved() {
+fn large_blocks_under_an_address_limit_use_reserved_addresses() {
     let Some(python) = python() else { return };
     let script = "
 import mmap, resource, threading
@@ -726,7 +726,7 @@ except MemoryError: print('refused', len([str(i) for i in range(1000)]))";
 }
 
 #[test]
-fn memory_beyond_the_limit_is_refused_and_the_program_goes_on() {
+fn memory_beyond_the_limit_is_refused() {
     let Some(python) = python() else { return };
     let script = "
 try:

@@ -91,7 +91,7 @@ const COUNTS: [(&str, [u64; 3]); 8] = [
 ];
 
 #[test]
-fn a_replay_of_a_recording_has_the_programs_counts_and_its_live_bytes() {
+fn replayed_recording_has_the_programs_counts() {
     for rseq in ["", "off"] {
         let recorder = Recorder::new();
         let file = recorder.file();
@@ -141,7 +141,7 @@ fn a_replay_of_a_recording_has_the_programs_counts_and_its_live_bytes() {
 }
 
 #[test]
-fn an_address_is_taken_for_an_allocation_behind_its_free_whatever_threads_do() {
+fn recording_orders_a_reused_address_after_its_free() {
     let recorder = Recorder::new();
     let (facts, recorded) = facts(&recorder.run(&["threads", "100000"], ""));
     in_order(&facts);
@@ -163,7 +163,7 @@ fn an_address_is_taken_for_an_allocation_behind_its_free_whatever_threads_do() {
 
 /// This holds for every way to fork: a bare system call runs no fork handlers.
 #[test]
-fn the_child_of_a_fork_has_a_recording_of_its_own() {
+fn child_of_a_fork_writes_a_separate_recording() {
     for how in ["fork", "clone"] {
         let recorder = Recorder::new();
         // The child first changes its directory.
@@ -189,7 +189,7 @@ fn the_child_of_a_fork_has_a_recording_of_its_own() {
 }
 
 #[test]
-fn a_recording_that_is_there_stays_and_a_program_that_is_started_has_its_own() {
+fn existing_recording_is_not_overwritten() {
     let recorder = Recorder::new();
     let first = facts(&recorder.run(&["exec"], ""));
     let others = recorder.others();
@@ -207,7 +207,7 @@ fn a_recording_that_is_there_stays_and_a_program_that_is_started_has_its_own() {
 }
 
 #[test]
-fn what_a_killed_program_leaves_is_a_prefix() {
+fn recording_of_a_killed_program_is_a_prefix() {
     let recorder = Recorder::new();
     let mut command = Command::new(&recorder.program);
     command.arg("killed").env("LD_PRELOAD", libuslab()).stdout(Stdio::piped());
@@ -233,7 +233,7 @@ fn what_a_killed_program_leaves_is_a_prefix() {
 }
 
 #[test]
-fn what_is_beyond_the_limit_is_counted_and_nothing_else_lost() {
+fn events_beyond_the_recording_limit_are_counted() {
     let recorder = Recorder::new();
     let (facts, recorded) = facts(&recorder.run(&["pairs", "5000"], ",record_limit=64k"));
     let room = ((64 << 10) - HEADER) / RECORD;
@@ -251,7 +251,7 @@ fn what_is_beyond_the_limit_is_counted_and_nothing_else_lost() {
 
 /// Regression test: the signal ended the recording, or prevented it.
 #[test]
-fn a_signal_that_comes_while_the_file_grows_changes_nothing() {
+fn signal_during_recording_growth_loses_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let flags = ["-O1", "-rdynamic", "-DINTERRUPTED"];
     let program = compiled_from("tests/programs/preload/record.c", &flags, dir.path());
@@ -261,7 +261,7 @@ fn a_signal_that_comes_while_the_file_grows_changes_nothing() {
 }
 
 #[test]
-fn a_full_device_or_a_limit_on_files_ends_the_recording_and_not_the_program() {
+fn full_disk_ends_only_the_recording() {
     let recorder = Recorder::new();
     let (limited, recorded) = facts(&recorder.run(&["limited", "100000"], ""));
     assert_eq!(limited.total + recorded.lost, 200_000);
@@ -290,7 +290,7 @@ fn a_full_device_or_a_limit_on_files_ends_the_recording_and_not_the_program() {
 }
 
 #[test]
-fn a_recording_that_cannot_be_is_named_and_the_program_goes_on() {
+fn impossible_recording_is_reported_and_the_program_continues() {
     let recorder = Recorder::new();
     let run = |options: &str| {
         let output = preloaded(Command::new(&recorder.program).arg("fork"), options);
@@ -313,7 +313,7 @@ fn a_recording_that_cannot_be_is_named_and_the_program_goes_on() {
 }
 
 #[test]
-fn a_recording_is_read_compressed_and_one_that_is_cut_or_of_another_format_is_refused() {
+fn compressed_recordings_are_read_and_truncated_ones_refused() {
     let recorder = Recorder::new();
     let whole = std::fs::read(recorder.run(&["pairs", "1000"], "")).unwrap();
     let part = |bytes: &[u8]| {
@@ -342,8 +342,8 @@ fn a_recording_is_read_compressed_and_one_that_is_cut_or_of_another_format_is_re
         (whole[..used - 1].to_vec(), "recorded by libuslab.so: cut short: 1999 of 2000 records are there"),
         (whole[..HEADER].to_vec(), "recorded by libuslab.so: cut short: 0 of 2000 records are there"),
         (whole[..HEADER - 1].to_vec(), "recorded by libuslab.so: cut within its header"),
-        (with(8, 2), "recorded by libuslab.so: in format 2, where 1 is expected; record it again"),
-        (with(record + RECORD - 1, 77), "recorded by libuslab.so: damaged: record 8 is of no known kind"),
+        (with(8, 2), "recorded by libuslab.so: has format version 2; expected 1; record it again"),
+        (with(record + RECORD - 1, 77), "recorded by libuslab.so: damaged: record 8 has an unknown kind"),
         (with(record + 7, 0xff), "impossible cpu="),
     ] {
         let file = part(&bytes);

@@ -19,7 +19,7 @@ fn report(program: &Path, mistake: &str, options: &str) -> String {
 }
 
 #[test]
-fn a_mistake_with_memory_is_named_with_who_allocated_and_who_freed() {
+fn memory_bug_is_reported_with_both_stacks() {
     let dir = tempfile::tempdir().unwrap();
     let program = compiled("damage.c", dir.path());
     let rows = [
@@ -57,7 +57,7 @@ fn a_mistake_with_memory_is_named_with_who_allocated_and_who_freed() {
 }
 
 #[test]
-fn each_allocation_and_each_free_of_a_size_that_is_traced_is_a_line() {
+fn tracing_prints_each_allocation_and_free() {
     let dir = tempfile::tempdir().unwrap();
     let program = compiled("damage.c", dir.path());
     let output =
@@ -83,7 +83,7 @@ fn each_allocation_and_each_free_of_a_size_that_is_traced_is_a_line() {
 /// Allocates twenty objects whose addresses are stored nowhere, and five reachable through a list, by addresses inside
 /// them.
 #[test]
-fn what_nobody_can_reach_is_told_at_the_end_with_who_allocated_it() {
+fn leaks_are_reported_at_exit_by_allocation_site() {
     let dir = tempfile::tempdir().unwrap();
     let program = compiled("damage.c", dir.path());
     for options in ["leaks=1", "leaks=1,slab_debug=FZPU"] {
@@ -106,7 +106,7 @@ fn what_nobody_can_reach_is_told_at_the_end_with_who_allocated_it() {
 
 /// Shells fork, and their children continue to use the heap.
 #[test]
-fn children_of_forks_go_on_with_a_heap_that_is_debugged() {
+fn forked_children_continue_with_a_debugged_heap() {
     let script = "for i in 1 2 3; do (echo $i | cat; (echo sub $i)) ; done; echo $(echo inner | tr a-z A-Z)";
     let shell = || {
         let mut shell = Command::new("sh");
@@ -120,7 +120,7 @@ fn children_of_forks_go_on_with_a_heap_that_is_debugged() {
 }
 
 #[test]
-fn the_library_does_what_c_programs_rely_on_while_it_is_debugged() {
+fn debugged_library_behaves_as_c_programs_expect() {
     let dir = tempfile::tempdir().unwrap();
     let api = compiled("api.c", dir.path());
     // Red zones double a class whose size is a power of two, because it is aligned to its size. That is more memory

@@ -30,7 +30,7 @@ fn top(args: &[&str]) -> Output {
 }
 
 #[test]
-fn what_it_prints_is_what_the_program_s_own_file_says() {
+fn top_shows_the_numbers_of_the_programs_file() {
     let dir = tempfile::tempdir().unwrap();
     // The guard is disabled, because objects that it samples are in no cache.
     let options = format!("guard=0,dump={}/out.%p.json,dump_signal=USR2", dir.path().display());
@@ -75,7 +75,7 @@ fn what_it_prints_is_what_the_program_s_own_file_says() {
 }
 
 #[test]
-fn a_program_that_cannot_be_asked_is_named_and_left_alone() {
+fn top_names_a_program_it_cannot_signal() {
     let refused = |args: &[&str], part: &str| {
         let output = top(args);
         let err = text(&output.stderr);
@@ -111,7 +111,7 @@ fn a_program_that_cannot_be_asked_is_named_and_left_alone() {
         "4194999: no such program; expected the number of a running one, or a file",
     );
     refused(&["--once", "/nowhere"], "/nowhere: No such file or directory");
-    refused(&["/nowhere"], "standard output is no terminal; `--once` prints a table, `--json` a reading");
+    refused(&["/nowhere"], "standard output is not a terminal; `--once` prints a table, `--json` a reading");
     for seconds in ["0.01", "3601", "x"] {
         let output = top(&["1", "--interval", seconds]);
         assert_eq!(output.status.code(), Some(2));
@@ -120,7 +120,7 @@ fn a_program_that_cannot_be_asked_is_named_and_left_alone() {
 }
 
 #[test]
-fn a_program_that_ends_leaves_its_last_table() {
+fn top_keeps_the_last_table_of_an_ended_program() {
     let dir = tempfile::tempdir().unwrap();
     let (pid, child) = program(dir.path(), &format!("dump={}/out.%p.json", dir.path().display()));
     let (code, said, restored) = on_a_terminal(&["top", &pid, "--interval", "0.1"], |_| end(child));

@@ -205,7 +205,7 @@ fn sources(folder: &Path, found: &mut Vec<std::path::PathBuf>) {
 }
 
 #[test]
-fn each_call_of_user_code_belongs_to_a_tested_callback() {
+fn each_user_callback_is_tested() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     let mut files = Vec::new();
     for folder in ["buddy/src", "magazine/src", "magazine/sync/src", "slab/src", "slab/libuslab/src"] {
@@ -229,7 +229,7 @@ fn each_call_of_user_code_belongs_to_a_tested_callback() {
 }
 
 #[test]
-fn the_contract_has_a_row_for_each_callback_and_no_other_one() {
+fn panic_contract_lists_each_callback() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     let page = std::fs::read_to_string(root.join("slab/src/error.rs")).unwrap();
     let table = page.split("//! # Panics").nth(1).expect("a section on panics");

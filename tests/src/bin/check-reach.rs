@@ -77,7 +77,7 @@ fn schedules(tree: &mut Tree) -> anyhow::Result<Vec<Job>> {
 fn units(tree: &mut Tree) -> anyhow::Result<Vec<Job>> {
     let libraries: Vec<&str> = LIBRARIES.iter().flat_map(|of| ["-p", of]).chain(["--lib"]).collect();
     let programs = tree.build("units", "test", "", &libraries)?;
-    let filters = [("stepper", "stepper::"), ("protocol", "in_step::"), ("fuzz", "the_fuzzers_corpus")];
+    let filters = [("stepper", "stepper::"), ("protocol", "in_step::"), ("fuzz", "fuzzing_corpus")];
     let rest: Vec<&str> = filters.iter().flat_map(|(_, filter)| ["--skip", filter]).collect();
     let jobs = programs.iter().flat_map(|program| {
         let own = filters.iter().map(|(tool, filter)| Job::of(tool, program, &[filter]));
@@ -433,7 +433,7 @@ mod tests {
 
     /// Regression test: a program whose list of tests failed counted as one without tests.
     #[test]
-    fn a_program_without_a_list_of_tests_is_an_error() {
+    fn program_that_lists_no_tests_is_an_error() {
         let program = Program { path: "false".into(), folder: "b".into(), name: "c".to_owned() };
         let error = program.tests().unwrap_err().to_string();
         assert_eq!(error, "c: exit status: 1 in place of a list of tests");
@@ -441,7 +441,7 @@ mod tests {
 
     /// Regression test: the result of a failed tool was kept, and the next run passed.
     #[test]
-    fn of_a_tool_that_failed_nothing_is_kept() {
+    fn results_of_a_failed_tool_are_discarded() {
         let folder = tempfile::tempdir().unwrap();
         let part = Part { name: "a", tools: &["stress", "units"], run: units };
         let program = Program { path: "a".into(), folder: "b".into(), name: "c".to_owned() };

@@ -40,7 +40,7 @@ fn stack_operations_follow_their_contract() {
 }
 
 #[test]
-fn a_class_that_is_closed_for_good_is_not_opened_by_another_limit() {
+fn raising_its_limit_does_not_reopen_a_retired_class() {
     let table = simulated(1, 64 << 10);
     let class = table.class(8).unwrap();
     table.change_limit(class, || 4);
@@ -51,7 +51,7 @@ fn a_class_that_is_closed_for_good_is_not_opened_by_another_limit() {
 }
 
 #[test]
-fn a_limit_that_shrinks_takes_nothing_away_and_widens_nothing() {
+fn lowering_a_stack_limit_removes_no_round() {
     let table = simulated(1, 64 << 10);
     let class = table.class(8).unwrap();
     assert!(table.put(0, class, &rounds(1..5)));
@@ -67,7 +67,7 @@ fn a_limit_that_shrinks_takes_nothing_away_and_widens_nothing() {
 // ---------------------------------------------------------------- drains
 
 #[test]
-fn a_drain_takes_what_it_came_for_and_leaves_the_rest() {
+fn drain_takes_only_the_requested_classes() {
     let table = simulated(3, 64 << 10);
     let [one, two] = [8, 8].map(|reach| table.class(reach).unwrap());
     for cpu in 0..3 {
@@ -146,7 +146,7 @@ fn drain_leaves_rounds_that_another_drain_is_flushing() {
 }
 
 #[test]
-fn rounds_taken_by_another_drain_are_not_handed_over() {
+fn drain_does_not_return_rounds_taken_by_another_drain() {
     let table = simulated(1, 64 << 10);
     let class = table.class(8).unwrap();
     assert!(table.put(0, class, &rounds(1..4)));
@@ -160,7 +160,7 @@ fn rounds_taken_by_another_drain_are_not_handed_over() {
 
 /// A drain may take long: widening an open stack must not need its lock.
 #[test]
-fn open_stack_is_widened_during_a_drain() {
+fn open_stack_grows_during_a_drain() {
     let table = simulated(1, 1 << 20);
     let class = table.class(1000).unwrap();
     assert!(table.put(0, class, &rounds(1..4)));
@@ -172,7 +172,7 @@ fn open_stack_is_widened_during_a_drain() {
 
 /// It takes all idle stacks, and no stack that was used since the last reap.
 #[test]
-fn a_reap_takes_idle_stacks_only() {
+fn reap_takes_only_idle_stacks() {
     let table = simulated(2, 64 << 10);
     let [one, two] = [8, 8].map(|reach| table.class(reach).unwrap());
     for cpu in 0..2 {
@@ -196,7 +196,7 @@ fn a_reap_takes_idle_stacks_only() {
 }
 
 #[test]
-fn a_number_that_was_given_back_is_closed_and_empty_everywhere() {
+fn freed_class_number_is_closed_and_empty_on_each_cpu() {
     let table = simulated(3, 64 << 10);
     let class = table.class(8).unwrap();
     for cpu in [0, 2] {
@@ -225,7 +225,7 @@ fn a_number_that_was_given_back_is_closed_and_empty_everywhere() {
 /// One stack is open and empty: it must not accept a late free. The other one is closed with rounds on it, as after a fork: these
 /// must not stay.
 #[test]
-fn a_number_goes_from_stacks_that_are_empty_and_from_stacks_that_are_closed() {
+fn class_number_is_freed_from_empty_and_closed_stacks() {
     let table = simulated(2, 64 << 10);
     let class = table.class(8).unwrap();
     assert!((0..2).all(|cpu| table.put(cpu, class, &rounds(1..4))));
@@ -244,7 +244,7 @@ fn a_number_goes_from_stacks_that_are_empty_and_from_stacks_that_are_closed() {
 
 /// The rounds that a sweep took were never collected.
 #[test]
-fn a_number_that_goes_with_what_a_sweep_took_serves_its_next_owner() {
+fn class_number_freed_during_a_drain_serves_its_next_owner() {
     let table = simulated(1, 64 << 10);
     let class = table.class(8).unwrap();
     assert!(table.put(0, class, &rounds(1..4)));
@@ -258,7 +258,7 @@ fn a_number_that_goes_with_what_a_sweep_took_serves_its_next_owner() {
 
 /// The words that a region has for one class must not overlap those of another class.
 #[test]
-fn words_of_classes_in_a_region_do_not_overlap() {
+fn stack_words_of_different_classes_do_not_overlap() {
     let table = simulated(1, 1 << 20);
     let classes: Vec<_> = core::iter::from_fn(|| table.class(3)).collect();
     assert_eq!(classes.len(), CLASSES as usize - 1);
@@ -276,7 +276,7 @@ fn words_of_classes_in_a_region_do_not_overlap() {
 }
 
 #[test]
-fn a_cpu_without_a_region_misses() {
+fn cpu_without_a_region_always_misses() {
     use crate::on_cpu;
     let table = simulated(2, 64 << 10);
     let class = table.class(8).unwrap();
@@ -293,7 +293,7 @@ fn a_cpu_without_a_region_misses() {
 /// The child has one thread: claims of other threads must be released, and rounds that another thread's drain had not begun to
 /// give away must be on their stacks.
 #[test]
-fn a_child_finds_no_claim_and_no_drain_of_other_threads() {
+fn child_of_a_fork_inherits_no_claim_and_no_drain() {
     let table = simulated(2, 64 << 10);
     let [class, other] = [8, 8].map(|reach| table.class(reach).unwrap());
     assert!((0..2).all(|cpu| table.put(cpu, class, &rounds(1..5)) && table.put(cpu, other, &rounds(5..7))));
@@ -337,7 +337,7 @@ fn a_child_finds_no_claim_and_no_drain_of_other_threads() {
 #[test]
 fn fork_reads_no_record_of_a_finished_drain() {
     #[inline(never)]
-    fn uses_the_stack() {
+    fn child_uses_the_stack() {
         assert!(core::hint::black_box([usize::MAX - 2; 4096])[0] > 0);
     }
     let table = simulated(1, 64 << 10);
@@ -346,7 +346,7 @@ fn fork_reads_no_record_of_a_finished_drain() {
     table.join_sweeps(class, SweepGroup::new(0));
     table.sweep(0..1, Which::All, |_| true);
     assert_eq!(collected(&table, class), [3, 2, 1]);
-    uses_the_stack();
+    child_uses_the_stack();
     // SAFETY: no other thread uses the table.
     unsafe { table.forget_other_threads() };
     assert_eq!(table.limits_of(class), (8, 8, 0, false));
@@ -354,7 +354,7 @@ fn fork_reads_no_record_of_a_finished_drain() {
 
 /// The report shows how long a CPU was without its region.
 #[test]
-fn the_longest_that_a_region_was_away_is_at_least_as_long_as_the_drain_had_it() {
+fn longest_drain_time_covers_each_drain() {
     let table = simulated(2, 64 << 10);
     let class = table.class(8).unwrap();
     assert!((0..2).all(|cpu| table.put(cpu, class, &rounds(1..4))));
@@ -372,7 +372,7 @@ fn the_longest_that_a_region_was_away_is_at_least_as_long_as_the_drain_had_it() 
 
 /// If no region was used, no thread has to wait for the drain.
 #[test]
-fn only_regions_that_were_used_are_taken_away() {
+fn drain_takes_only_used_regions() {
     for cpus in [Cpus::os(), Cpus::simulated(3, 1).unwrap()] {
         let table = table(cpus);
         let class = table.class(8).unwrap();
@@ -400,7 +400,7 @@ fn only_regions_that_were_used_are_taken_away() {
 // ---------------------------------------------------------------- sweeps
 
 #[test]
-fn sweep_drains_joined_classes_and_each_collects_its_rounds() {
+fn joined_drain_returns_to_each_class_its_rounds() {
     let table = simulated(3, 64 << 10);
     let [one, two, silent] = [8; 3].map(|reach| table.class(reach).unwrap());
     for (start, class) in [(1, one), (11, two), (21, silent)] {
@@ -448,7 +448,7 @@ fn sweep_drains_joined_classes_and_each_collects_its_rounds() {
 
 /// A regression: each sweep removed the classes from the list, so after a reap a shrink found no class to sweep.
 #[test]
-fn a_sweep_of_idle_stacks_leaves_the_others_to_the_sweep_of_all_that_comes_next() {
+fn drain_of_idle_stacks_leaves_busy_stacks_to_a_full_drain() {
     let table = simulated(1, 64 << 10);
     let class = table.class(8).unwrap();
     assert!(table.put(0, class, &rounds(1..4)));
@@ -461,7 +461,7 @@ fn a_sweep_of_idle_stacks_leaves_the_others_to_the_sweep_of_all_that_comes_next(
 }
 
 #[test]
-fn rounds_swept_from_a_retired_class_are_forgotten() {
+fn drained_rounds_of_a_retired_class_are_dropped() {
     let table = simulated(2, 64 << 10);
     let class = table.class(8).unwrap();
     assert!(table.put(1, class, &rounds(1..4)));
@@ -478,7 +478,7 @@ fn rounds_swept_from_a_retired_class_are_forgotten() {
 
 /// A regression: the stacks stayed closed in the child, and their rounds were lost.
 #[test]
-fn child_of_a_fork_finds_swept_rounds_on_its_stacks() {
+fn child_of_a_fork_finds_drained_rounds_on_its_stacks() {
     let table = simulated(2, 64 << 10);
     let class = table.class(8).unwrap();
     assert!((0..2).all(|cpu| table.put(cpu, class, &rounds(1..4))));
@@ -504,7 +504,7 @@ fn child_of_a_fork_finds_swept_rounds_on_its_stacks() {
 
 /// Behind the fence a region belongs to the drain alone: the test reads it twice, and must see the same.
 #[test]
-fn a_region_that_was_taken_away_is_written_by_nobody() {
+fn region_taken_by_a_drain_is_not_written() {
     for cpus in [Cpus::os(), Cpus::os().claimed()] {
         let table = table(cpus);
         let classes = [table.class(64).unwrap(), table.class(64).unwrap()];

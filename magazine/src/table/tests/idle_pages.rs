@@ -51,7 +51,7 @@ fn noting_in(cpus: u32, region: usize) -> Table<Noting> {
 
 /// A regression: the rest of the class's room was once given back, too.
 #[test]
-fn only_granted_memory_is_decommitted() {
+fn decommit_leaves_memory_that_was_never_committed() {
     let table = noting_in(1, 1 << 20);
     let class = table.class(20_000).unwrap();
     assert!(table.put(0, class, &rounds(1..9)));
@@ -63,7 +63,7 @@ fn only_granted_memory_is_decommitted() {
 }
 
 #[test]
-fn pages_of_idle_stacks_are_decommitted_once_and_neighbours_stay() {
+fn decommit_of_idle_stacks_keeps_neighbouring_stacks() {
     let table = noting(2);
     // Two classes share a page, one has two pages, and one has another size, which shares no page.
     let [a, b] = [100; 2].map(|reach| table.class(reach).unwrap());
@@ -101,7 +101,7 @@ fn pages_of_idle_stacks_are_decommitted_once_and_neighbours_stay() {
 }
 
 #[test]
-fn a_stack_that_was_never_used_is_closed_already_and_has_no_page_to_give_back() {
+fn stack_that_was_never_used_has_no_page_to_decommit() {
     let table = noting(1);
     let [used, unused] = [700, 700].map(|reach| table.class(reach).unwrap());
     assert!(table.put(0, used, &rounds(1..9)));
@@ -118,7 +118,7 @@ fn a_stack_that_was_never_used_is_closed_already_and_has_no_page_to_give_back() 
 
 /// A regression: the rounds were overwritten with zeros before the supplier had them.
 #[test]
-fn rounds_that_are_being_given_away_stay_on_their_page() {
+fn page_with_rounds_being_flushed_is_not_decommitted() {
     let table = noting(1);
     let class = table.class(700).unwrap();
     assert!(table.put(0, class, &rounds(1..9)));
@@ -130,7 +130,7 @@ fn rounds_that_are_being_given_away_stay_on_their_page() {
 }
 
 #[test]
-fn operation_count_of_a_stack_survives_the_decommit_of_its_page() {
+fn operation_count_survives_the_decommit_of_its_stack() {
     let table = noting(1);
     let class = table.class(700).unwrap();
     let region = table.region(0).unwrap();
@@ -152,7 +152,7 @@ fn operation_count_of_a_stack_survives_the_decommit_of_its_page() {
 /// A regression: a stack that no drain had seen yet was closed with rounds on it, because the class's page of another CPU was
 /// given back.
 #[test]
-fn stack_seen_by_no_drain_is_unchanged_by_another_cpus_decommit() {
+fn decommit_on_another_cpu_leaves_undrained_stacks_unchanged() {
     let table = noting(2);
     let class = table.class(700).unwrap();
     assert!(table.put(0, class, &rounds(1..9)));
@@ -165,7 +165,7 @@ fn stack_seen_by_no_drain_is_unchanged_by_another_cpus_decommit() {
 }
 
 #[test]
-fn pages_are_grouped_into_runs() {
+fn adjacent_pages_are_decommitted_as_one_run() {
     let mut pages = Pages::default();
     [0, 1, 63, 64, 65, 1023].into_iter().for_each(|page| pages.add(page));
     assert_eq!(pages.runs().collect::<Vec<_>>(), [0..2, 63..66, 1023..1024]);
@@ -173,7 +173,7 @@ fn pages_are_grouped_into_runs() {
 
 /// The heap gives no memory back. The stacks are closed nevertheless, and can be used again.
 #[test]
-fn memory_that_cannot_be_decommitted_is_not_reported_as_decommitted() {
+fn failed_decommit_is_not_reported_as_decommitted() {
     let table = simulated(1, 128 << 10);
     let class = table.class(700).unwrap();
     let region = table.region(0).unwrap();

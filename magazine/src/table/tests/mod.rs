@@ -62,7 +62,7 @@ fn collected(table: &Table<impl Memory>, class: Class) -> Vec<usize> {
 
 /// A profile that must see only allocations closes the inlined paths like this.
 #[test]
-fn frees_by_address_stay_open_where_only_they_are_to() {
+fn frees_by_address_can_stay_open_alone() {
     use crate::shadow::TestSupplier;
     use crate::test_round::TestRound;
     use crate::{Config, Layer, Mechanism};
@@ -106,7 +106,7 @@ fn frees_by_address_stay_open_where_only_they_are_to() {
 /// A profile that must see all operations closes the inlined paths like this; drains in between must leave
 /// them closed.
 #[test]
-fn inlined_paths_that_are_closed_miss_and_the_others_use_the_same_stacks() {
+fn closed_inlined_paths_miss_while_other_paths_use_the_stacks() {
     use crate::shadow::TestSupplier;
     use crate::test_round::TestRound;
     use crate::{Config, Layer, Mechanism};
@@ -151,7 +151,7 @@ fn inlined_paths_that_are_closed_miss_and_the_others_use_the_same_stacks() {
 /// Checks the word for each number that a section may read, with the two numbers that mean that there is no
 /// CPU.
 #[test]
-fn each_word_leads_to_the_region_of_its_cpu_or_to_the_empty_one() {
+fn each_cpu_word_points_to_its_region_or_the_empty_region() {
     use crate::Mechanism;
     for cpus in [Cpus::os(), Cpus::simulated(3, 1).unwrap()] {
         let (table, count) = (table(cpus), cpus.count());

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn numbers_are_handed_out_given_back_and_used_again() {
+fn class_numbers_are_allocated_freed_and_reused() {
     let table = simulated(2, 64 << 10);
     assert_eq!(table.all().count(), 0);
     let [one, two, large] = [10, 10, 1000].map(|reach| table.class(reach).unwrap());
@@ -18,7 +18,7 @@ fn numbers_are_handed_out_given_back_and_used_again() {
 }
 
 #[test]
-fn without_a_number_or_a_room_there_is_no_class() {
+fn class_needs_a_number_and_room_in_the_region() {
     let numbers = |region, reach| {
         let table = simulated(1, region);
         core::iter::from_fn(|| table.class(reach)).count()
@@ -59,7 +59,7 @@ proptest! {
 
 /// Words at the same offset of different pages compete for the same set of a processor's cache.
 #[test]
-fn stacks_of_a_page_and_more_begin_at_different_places_of_their_pages() {
+fn large_stacks_begin_at_different_page_offsets() {
     let table = simulated(1, 2 << 20);
     let places: BTreeSet<_> = (0..36).map(|_| table.class(1216).unwrap().stack as usize % PAGE).collect();
     assert_eq!(places.len(), 36);
@@ -69,7 +69,7 @@ fn stacks_of_a_page_and_more_begin_at_different_places_of_their_pages() {
 
 /// A room is the smallest power of two that holds the stack for every possible offset in it.
 #[test]
-fn rooms_are_as_small_as_their_stacks_allow() {
+fn each_stack_gets_the_smallest_room_that_holds_it() {
     let rooms = [1, 4, 5, 12, 13, 252, 253, 388, 389, 1216].map(Table::<Heap>::room);
     let expected = [
         (64, 64),
@@ -164,7 +164,7 @@ fn refusing(cpus: u32, region: usize) -> Table<Refusing> {
 
 /// A regression: the panic once reached the caller of the allocation.
 #[test]
-fn a_panic_of_a_commit_is_a_refusal() {
+fn panicking_commit_counts_as_refused() {
     struct Panics(Heap);
     // SAFETY: all methods are the heap's; some commits panic, which is a refusal.
     unsafe impl Memory for Panics {
@@ -191,7 +191,7 @@ fn a_panic_of_a_commit_is_a_refusal() {
 }
 
 #[test]
-fn a_refused_commit_is_a_miss_and_nothing_is_widened() {
+fn refused_commit_misses_and_grows_no_stack() {
     let table = refusing(1, 512 << 10);
     let [small, large] = [8, 16000].map(|reach| table.class(reach).unwrap());
     let region = table.region(0).unwrap();
@@ -211,7 +211,7 @@ fn a_refused_commit_is_a_miss_and_nothing_is_widened() {
 }
 
 #[test]
-fn commit_doubles_the_region_of_one_cpu() {
+fn commit_doubles_the_committed_region_of_one_cpu() {
     let table = refusing(2, 1 << 20);
     let [one, two, three] = [16000; 3].map(|reach| table.class(reach).unwrap());
     let region = table.region(1).unwrap();
@@ -230,7 +230,7 @@ fn commit_doubles_the_region_of_one_cpu() {
 }
 
 #[test]
-fn a_stack_may_end_where_the_committed_part_of_its_region_does() {
+fn stack_may_end_at_the_committed_end_of_its_region() {
     let table = refusing(1, 512 << 10);
     let class = table.class(16000).unwrap();
     table.memory.granted.set((PAGE + STEP) as u64);
@@ -272,7 +272,7 @@ unsafe impl Memory for Slow {
 }
 
 #[test]
-fn concurrent_commit_of_another_thread_is_sufficient() {
+fn commit_by_a_concurrent_thread_is_used() {
     let (cpus, region) = (Cpus::simulated(1, 1).unwrap(), 1 << 20);
     let heap = Heap::new(Table::<Slow>::footprint(&cpus, region)).unwrap();
     let memory = Slow { heap, asked: AtomicBool::new(false), asked_again: AtomicBool::new(false) };
@@ -344,7 +344,7 @@ mod granting {
 /// The region of a CPU that was never used must not be written to; nor must a stack that was never used, on another CPU.
 #[cfg(all(target_os = "linux", target_arch = "x86_64", not(any(miri, uslab_heap))))]
 #[test]
-fn unused_regions_are_read_and_not_written() {
+fn reports_only_read_unused_regions() {
     let (cpus, region) = (Cpus::simulated(2, 1).unwrap(), 1 << 20);
     let memory = Granting::new(Table::<Granting>::footprint(&cpus, region));
     let table = Table::new(cpus, region, memory).unwrap();
@@ -380,7 +380,7 @@ fn unused_regions_are_read_and_not_written() {
 
 /// This room follows the empty region. It has the size of a region, and is committed step by step.
 #[test]
-fn room_for_magazines_of_depots_is_cut_once_and_used_again() {
+fn room_for_depot_magazines_is_reused() {
     let magazine = size_of::<crate::depot::Slot>();
     let region = 512 * magazine;
     assert!(region > STEP && region.is_multiple_of(ALIGN));
@@ -421,7 +421,7 @@ fn without_memory_for_regions_rounds_go_to_the_supplier() {
 }
 
 #[test]
-fn a_region_is_committed_where_its_cpu_was_used_and_as_far_as_classes_reach() {
+fn regions_are_committed_for_used_cpus_and_existing_classes() {
     let table = simulated(4, 512 << 10);
     let [near, far] = [100, 16000].map(|reach| table.class(reach).unwrap());
     let committed = || [0, 1, 2, 3].map(|cpu| table.region(cpu).unwrap().committed());
@@ -436,7 +436,7 @@ fn a_region_is_committed_where_its_cpu_was_used_and_as_far_as_classes_reach() {
 
 /// A region of addresses has its full length; regions on a heap share a fixed amount of memory.
 #[test]
-fn footprints_hold_the_words_the_regions_the_empty_one_and_the_depots() {
+fn table_footprint_covers_words_regions_and_depots() {
     for count in [1, 3, 32, 1024] {
         let cpus = Cpus::simulated(count, 1).unwrap();
         let [addresses, memory] = [false, true].map(|on_heap| Table::<Heap>::region_bytes(&cpus, on_heap));
@@ -453,7 +453,7 @@ fn footprints_hold_the_words_the_regions_the_empty_one_and_the_depots() {
 }
 
 #[test]
-fn memory_that_cannot_hold_the_table_is_an_error() {
+fn too_little_memory_for_the_table_is_an_error() {
     let cpus = Cpus::simulated(4, 1).unwrap();
     let new = |region, bytes| Table::new(cpus, region, Heap::new(bytes).unwrap()).map(drop);
     let (region, bytes) = (64 << 10, Table::<Heap>::footprint(&cpus, 64 << 10));
@@ -469,7 +469,7 @@ fn memory_that_cannot_hold_the_table_is_an_error() {
 }
 
 #[test]
-fn heads_and_caps_are_not_at_the_start_of_a_line() {
+fn stack_heads_do_not_start_a_cache_line() {
     let table = simulated(1, 1 << 20);
     for class in [1, 7, 8, 64, 500, 1216].map(|reach| table.class(reach).unwrap()) {
         let head = class.stack as usize % LINE;
@@ -498,7 +498,7 @@ fn concurrently_requested_magazine_rooms_are_distinct() {
 
 /// A regression: such a region was once accepted, and the first free of a class beyond 4 MiB panicked.
 #[test]
-fn a_region_of_more_than_four_mib_is_refused() {
+fn region_above_four_mib_is_refused() {
     let cpus = Cpus::simulated(1, 1).unwrap();
     let made = |region| {
         let memory = Heap::new(Table::<Heap>::footprint(&cpus, region)).unwrap();

@@ -97,15 +97,15 @@ fn observer_drops_itself() {
 crate::scenarios! {
     an_observer_comes_and_goes_beside_a_call {
         loom("observer comes and goes", Model::new(Bound::Preemptions(3), 7000), observer);
-        bug("an observer is called that was closed meanwhile", "observers", "Causality violation");
-        bug("who drops an observer does not wait", "observers", "Causality violation");
+        bug("a closed observer is called", "observers", "Causality violation");
+        bug("dropping an observer does not wait for its calls", "observers", "Causality violation");
     }
     two_observers_of_one_place {
         loom("two observers, one place", Model::new(Bound::Preemptions(3), 900), two_observers);
     }
     one_observer_after_the_other {
         loom("two observers, one after the other, beside a call", Model::new(Bound::Preemptions(3), 24_000), one_after_the_other);
-        bug("a place is free before its last call has left", "observers", "maximum number of branches");
+        bug("an observer slot is freed during a call", "observers", "maximum number of branches");
     }
     an_observer_that_drops_itself {
         loom("an observer drops itself beside a call", Model::new(Bound::Preemptions(3), 4300), observer_drops_itself);

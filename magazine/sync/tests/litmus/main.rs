@@ -42,7 +42,7 @@ fn disagreements(shapes: &[Shape], model: Model) -> Vec<String> {
 }
 
 #[test]
-fn enumerator_agrees_with_published_outcomes() {
+fn litmus_enumerator_agrees_with_published_outcomes() {
     let shapes = shapes();
     let wrong = disagreements(&shapes, RC11);
     assert!(wrong.is_empty(), "{wrong:#?}");
@@ -59,7 +59,7 @@ fn enumerator_agrees_with_published_outcomes() {
 }
 
 #[test]
-fn the_enumerator_without_an_axiom_disagrees() {
+fn litmus_enumerator_without_an_axiom_disagrees() {
     let shapes = shapes();
     for model in [
         Model { own_stores_continue: false, ..RC11 },
@@ -86,7 +86,7 @@ fn limits() -> Vec<(&'static str, String)> {
 }
 
 #[test]
-fn each_limit_belongs_to_a_shape() {
+fn each_known_loom_limit_belongs_to_a_litmus_shape() {
     let limits = limits();
     let shapes = shapes();
     let used: BTreeSet<&str> = shapes.iter().flat_map(|shape| &shape.limits).map(String::as_str).collect();
@@ -152,7 +152,7 @@ mod compared {
 ";
 
     #[test]
-    fn loom_reaches_the_outcomes_of_the_table() {
+    fn loom_reaches_the_documented_litmus_outcomes() {
         let start = std::time::Instant::now();
         // Shapes that race panic, as they should.
         let hook = std::panic::take_hook();
@@ -220,7 +220,7 @@ mod compared {
     /// Without the twin loom misses outcomes.
     #[test]
     fn planted() {
-        let bug = "an access leaves its twin alone";
+        let bug = "a store skips the shadow copy";
         let names = ["RMW+lost-update", "CAS+load-loop", "CAS+aba"];
         let noticed = std::thread::spawn(move || {
             uslab_sync::check::plant(bug);

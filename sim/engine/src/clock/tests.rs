@@ -31,7 +31,7 @@ fn did<'a>(deeds: &'a [Deed], frames: &'a [u32]) -> Did<'a> {
 }
 
 #[test]
-fn a_hit_costs_its_own_work_and_a_lock_of_its_cpu_if_it_has_one() {
+fn hit_costs_its_work_and_its_cpu_lock() {
     let profile = profile();
     let mut clock = Clock::new(&profile);
     assert_eq!(clock.charge(0, 7.0, &did(&[], &[0])), (8.0, false));
@@ -41,7 +41,7 @@ fn a_hit_costs_its_own_work_and_a_lock_of_its_cpu_if_it_has_one() {
 }
 
 #[test]
-fn second_cpu_waits_for_the_lock_and_fetches_the_lines() {
+fn second_cpu_waits_for_the_lock_and_fetches_its_lines() {
     let profile = profile();
     let mut clock = Clock::new(&profile);
     // The CPU's own work costs 1, the lock 2, the object 3.
@@ -71,7 +71,7 @@ fn caches_share_no_lock_and_no_line() {
 }
 
 #[test]
-fn a_container_that_changes_hands_travels_when_the_lock_is_free_again() {
+fn moved_container_travels_after_the_lock_is_released() {
     let profile = profile();
     let mut clock = Clock::new(&profile);
     assert_eq!(clock.charge(0, 0.0, &did(&[Deed::Exchange], &[])), (7.0, false));
@@ -105,7 +105,7 @@ fn read_lines_stay_shared_and_written_lines_become_exclusive() {
 }
 
 #[test]
-fn counts_travel_with_what_is_counted() {
+fn counter_lines_travel_with_their_objects() {
     let profile = profile();
     let mut clock = Clock::new(&profile);
     let lines = Lines { depot: 1, lists: 2, counts: 3, slabs: 1 };
@@ -132,7 +132,7 @@ fn counts_travel_with_what_is_counted() {
 }
 
 #[test]
-fn the_first_object_of_a_batch_costs_a_visit_and_the_others_less() {
+fn first_object_of_a_batch_costs_the_visit() {
     assert_eq!([0, 1, 5].map(|n| profile().objects_ns(n)), [0.0, 3.0, 5.0]);
     let profile = profile();
     let mut clock = Clock::new(&profile);
@@ -151,7 +151,7 @@ fn after<P: Policy>(operations: u64, knobs: P::Knobs, workload: &str, cpus: u32,
 /// "Magazines and Vmem", figure 2: with one lock, more CPUs get less done. With magazines, throughput grows with the
 /// CPUs.
 #[test]
-fn one_lock_collapses_and_magazines_scale() {
+fn single_lock_does_not_scale_but_magazines_do() {
     // The run is long enough that the first slabs do not matter.
     const LONG: u64 = 20_000;
     let one =
@@ -168,21 +168,21 @@ fn one_lock_collapses_and_magazines_scale() {
 }
 
 #[test]
-fn contention_for_the_depot_makes_magazines_larger() {
+fn depot_contention_enlarges_magazines() {
     let size = |cpus| point::<Magazines01>(magazines01::Knobs::default(), "bursts", cpus, 1).container;
     assert_eq!(size(1), 15);
     assert!(size(16) > size(1) && size(16) <= 143, "{}", size(16));
 }
 
 #[test]
-fn the_same_seed_gives_the_same_outcome_and_another_one_another() {
+fn outcome_depends_only_on_the_seed() {
     let of = |seed| point::<Slub>(slub::Knobs::default(), "server=500", 3, seed);
     assert_eq!(of(7), of(7));
     assert_ne!(of(7), of(8));
 }
 
 #[test]
-fn every_workload_ends_on_every_number_of_cpus_and_loses_nothing() {
+fn each_workload_ends_on_any_number_of_cpus() {
     let names = Workload::ALL.map(|(name, _)| name.split_once('=').map_or(name, |(name, _)| name));
     for workload in names {
         for cpus in [1, 2, 3, 8] {
@@ -209,10 +209,10 @@ fn every_workload_ends_on_every_number_of_cpus_and_loses_nothing() {
 }
 
 #[test]
-fn workloads_are_names_with_numbers() {
+fn workload_is_parsed_from_its_name_and_numbers() {
     for (text, error) in [
-        ("churn", "no workload `churn`; there are pairs, bursts=N"),
-        ("pairs=2", "no workload `pairs=2`"),
+        ("churn", "unknown workload `churn`; expected one of pairs, bursts=N"),
+        ("pairs=2", "unknown workload `pairs=2`"),
         ("bursts=0", "`bursts=0`: expected bursts=N with N from 1 to 1048576"),
         ("remote=101", "`remote=101`: expected remote=N with N from 1 to 100"),
         ("server=many", "`server=many`: expected server=N"),
@@ -224,7 +224,7 @@ fn workloads_are_names_with_numbers() {
 }
 
 #[test]
-fn profiles_name_a_source_for_every_price_and_distances_for_all_cpus() {
+fn clock_profile_has_a_source_for_each_price() {
     let names: Vec<_> = Profile::own().map(|profile| profile.name).collect();
     assert_eq!(names, ["vm2", "milan2s"], "all that are there parse");
     for profile in Profile::own() {

@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_free_on_another_cpu_waits_until_the_allocation_is_done() {
+    fn remote_free_waits_for_the_allocation() {
         let mut writer = Writer::new("two".to_owned(), 2);
         writer.begin(0);
         writer.cache("a".to_owned(), Kind::Named, 64);
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn every_operation_on_objects_is_done_once_and_the_same_stream_gives_the_same_outcome() {
+    fn stream_runs_each_operation_once_and_repeatably() {
         fn check<P: Policy>() {
             let (stream, operations) = random(7);
             let first = outcome::<P>(&stream).unwrap();
@@ -212,7 +212,7 @@ mod tests {
 
     /// Two CPUs use separate caches, or share one.
     #[test]
-    fn caches_of_a_trace_do_not_wait_for_each_other() {
+    fn caches_of_a_trace_run_independently() {
         let of = |caches: u32| {
             let mut writer = Writer::new("pairs".to_owned(), 2);
             for step in 0..2000 {
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn damaged_streams_are_an_error_and_never_a_panic() {
+    fn damaged_streams_are_errors() {
         let (stream, _) = random(7);
         let mut bytes = stream.write();
         let knobs = bonwick94::Knobs::default;

@@ -88,7 +88,7 @@ impl FromStr for Workload {
             "migrate" => Kind::Migrate(n(100, MANY)?),
             _ => {
                 let known = Self::ALL.map(|(known, _)| known).join(", ");
-                return Err(BadWorkload(format!("no workload `{text}`; there are {known}")));
+                return Err(BadWorkload(format!("unknown workload `{text}`; expected one of {known}")));
             }
         };
         Ok(Self { kind, think: 0.0, text: text.to_owned() })

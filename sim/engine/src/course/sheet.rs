@@ -30,7 +30,7 @@ pub enum SheetError {
     #[error("a sheet of version {0} of the course; expected {expected}", expected = Sheet::COURSE)]
     Version(u32),
     /// The sheet names an unknown lab.
-    #[error("no lab `{0}` has questions; there are {1}")]
+    #[error("no lab `{0}` with questions; expected one of {1}")]
     Lab(String, String),
     /// The sheet has more answers than the lab has questions.
     #[error("lab {lab}: {found} answers; expected at most {expected}")]

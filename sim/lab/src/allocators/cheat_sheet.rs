@@ -334,7 +334,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_allocator_of_the_lab_has_one_page_under_its_own_name() {
+    fn each_lab_allocator_has_one_cheat_sheet_page() {
         for name in Name::ALL {
             let pages: Vec<_> = CHEAT_SHEETS.iter().filter(|sheet| sheet.in_lab == Some(name)).collect();
             assert!(matches!(pages[..], [page] if page.name == name.shown()), "{name:?}: {pages:?}");
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn advice_names_pages() {
+    fn cheat_sheet_advice_names_existing_pages() {
         for [.., take] in ADVICE {
             let first = take.split([',', ' ']).next().unwrap();
             assert!(of(first).is_some(), "{take}");

@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn one_workload_drives_every_allocator_and_nothing_is_overwritten() {
+    fn one_workload_drives_each_allocator_without_overwrites() {
         let workload = Workload { operations: 3000, ..Workload::default() };
         let options = Options { sample_every: 500, free_all: true, ..Options::default() };
         fn run<A: Allocator>(allocator: &mut A, workload: &Workload, options: &Options) -> Outcome {
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn a_resize_keeps_what_fits() {
+    fn resize_keeps_the_bytes_that_fit() {
         let mut tlsf = Tlsf::new(4096, 4, Search::Bitmaps).unwrap();
         let ops = [
             Op::Alloc { id: 0, layout: layout(100) },
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn an_allocator_that_hands_out_memory_twice_is_found() {
+    fn allocator_returning_memory_twice_is_detected() {
         let ops = [
             Op::Alloc { id: 0, layout: layout(8) },
             Op::Alloc { id: 1, layout: layout(8) },
@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernels_trace_drives_an_allocator() {
+    fn kernel_trace_drives_a_lab_allocator() {
         let trace = concat!(env!("CARGO_MANIFEST_DIR"), "/../data/files-6.1.trace.zst");
         let ops = Ops::open(trace.as_ref()).unwrap().take(100_000);
         let mut tlsf = Tlsf::new(64 << 20, 5, Search::Bitmaps).unwrap();
@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_of_the_operations_ends_it_and_everything_is_freed() {
+    fn workload_error_ends_the_run_and_frees_all_blocks() {
         let mut buddy = Buddy::new(1024).unwrap();
         let line = || OpsError::Late { path: "x".into(), line: 1, what: "operations", said: 1 };
         let ops = [Ok(Op::Alloc { id: 0, layout: layout(8) }), Err(line())];

@@ -157,7 +157,7 @@ mod tests {
     /// The heap with headers is the oracle: with its block sizes, the headerless list chooses the same places under
     /// every policy.
     #[test]
-    fn with_the_heaps_rounding_it_takes_the_heaps_places() {
+    fn headerless_allocator_with_heap_rounding_uses_the_heaps_places() {
         const BYTES: usize = 1 << 16;
         for fit in [Fit::First, Fit::Best, Fit::Next] {
             for order in [Order::Address, Order::Lifo] {
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn at_a_byte_nothing_is_rounded_and_the_smallest_hole_is_one() {
+    fn byte_granularity_rounds_nothing() {
         let mut list = Headerless::new(10, 1, Fit::First, Order::Address);
         let places = [3, 1, 6].map(|bytes| list.alloc(bytes).unwrap());
         assert_eq!((places.clone(), list.alloc(1)), ([0..3, 3..4, 4..10], None));
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_of_nothing_takes_a_granule_and_leaves_no_hole_of_nothing() {
+    fn zero_size_block_takes_one_granule() {
         for order in [Order::Address, Order::Lifo] {
             let mut list = Headerless::new(64, 16, Fit::First, order);
             let empty = list.alloc(0).unwrap();

@@ -84,7 +84,7 @@ pub struct LinearBlock {
 
 /// The error of a stale mark: the head was below the mark after the mark was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the mark at byte {mark} is stale, the head was below it since: it is at byte {head} now")]
+#[error("the mark at byte {mark} is stale: the head has been below it, and is at byte {head} now")]
 pub struct StaleMark {
     /// The position of the mark, in bytes.
     pub mark: usize,
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn region_of_256_bytes_serves_eight_times_32_and_resets_at_once() {
+    fn linear_region_of_256_bytes_serves_eight_blocks_of_32() {
         let mut linear = Linear::fixed(256).unwrap();
         let mut heads = vec![];
         while let Some(block) = linear.allocate(layout(32, 16)) {
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn the_head_is_rounded_up_and_a_request_that_overflows_is_refused() {
+    fn linear_allocator_aligns_its_head_and_refuses_overflow() {
         let mut linear = Linear::fixed(256).unwrap();
         linear.allocate(layout(1, 1)).unwrap();
         let block = linear.allocate(layout(10, 64)).unwrap();
@@ -313,7 +313,7 @@ mod tests {
 
     /// The free memory is one piece until a request fails, and blocks take exactly the requested bytes.
     #[test]
-    fn all_that_is_free_is_one_piece_until_a_request_finds_too_little() {
+    fn linear_allocator_keeps_free_memory_in_one_piece() {
         let mut linear = Linear::fixed(10_000).unwrap();
         let (mut asked, mut rng) = (0, crate::workload::rng::Rng::new(1));
         loop {
@@ -332,7 +332,7 @@ mod tests {
 
     /// The sum `candidate + size > end` in the tutorial's listing overflows, and the check wrongly succeeds.
     #[test]
-    fn the_listings_sum_wraps_where_this_one_refuses() {
+    fn seed_listing_overflows_where_this_allocator_refuses() {
         let listing = |head: usize, end: usize, size: usize| {
             let sum = head.wrapping_add(size);
             (sum <= end).then_some(sum)
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_read_after_a_reset_is_0xcd() {
+    fn memory_after_a_reset_reads_0xcd() {
         let mut linear = Linear::fixed(64).unwrap();
         let mut stale = linear.allocate(layout(8, 1)).unwrap();
         linear.bytes(&mut stale).fill(7);
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rewind_frees_what_came_after_its_mark() {
+    fn rewind_frees_blocks_after_its_mark() {
         let mut linear = Linear::fixed(128).unwrap();
         let mut kept = linear.allocate(layout(16, 1)).unwrap();
         linear.bytes(&mut kept).fill(1);
@@ -376,7 +376,7 @@ mod tests {
         let stale = linear.rewind(above).unwrap_err();
         assert_eq!(
             stale.to_string(),
-            "the mark at byte 32 is stale, the head was below it since: it is at byte 16 now"
+            "the mark at byte 32 is stale: the head has been below it, and is at byte 16 now"
         );
         let again = linear.allocate(layout(16, 1)).unwrap();
         linear.free(lost);
@@ -388,7 +388,7 @@ mod tests {
 
     /// Regression test: with the fill the rewind panicked, and without the fill the head ended beyond the page.
     #[test]
-    fn a_mark_in_a_page_that_a_smaller_one_has_the_place_of_is_stale() {
+    fn mark_in_a_replaced_page_is_stale() {
         for fills in [true, false] {
             let linear = Linear::growing(64, 1000).unwrap();
             let mut linear = if fills { linear } else { linear.without_fill() };
@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chain_grows_page_by_page_to_its_limit_and_gives_pages_back() {
+    fn chained_arena_grows_by_pages_and_returns_them() {
         let mut linear = Linear::growing(64, 256).unwrap();
         let mark = linear.mark();
         let first = linear.allocate(layout(40, 8)).unwrap();

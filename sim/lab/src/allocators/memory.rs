@@ -244,7 +244,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_memory_starts_at_a_page_and_says_what_it_accepts() {
+    fn lab_memory_is_page_aligned_and_reports_accepted_sizes() {
         let memory = Memory::new(100, 1, 1).unwrap();
         assert!(memory.slice(0..100).as_ptr().addr().is_multiple_of(Memory::ALIGN));
         let wrong = |len, least, unit| Memory::new(len, least, unit).unwrap_err().to_string();
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn loads_and_stores_are_counted_and_peeks_are_not() {
+    fn lab_memory_counts_loads_and_stores() {
         let mut memory = Memory::new(64, 1, 1).unwrap();
         memory.store(60, 7);
         assert_eq!((memory.load(60), memory.peek(60)), (7, 7));

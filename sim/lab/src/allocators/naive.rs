@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_of_the_dead_are_lost_or_found_by_a_scan() {
+    fn naive_pool_loses_dead_slots_or_scans_for_them() {
         let mut never = NeverReuses::new(arena(10), particle()).unwrap();
         let mut scans = ScansForFree::new(arena(10), particle()).unwrap();
         for _ in 0..10 {
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_of_a_pool_that_never_reuses_only_grows() {
+    fn pool_without_reuse_only_grows() {
         let mut never = NeverReuses::new(arena(1000), particle()).unwrap();
         let mut live = std::collections::VecDeque::new();
         let mut opened = vec![];
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scan_costs_as_many_steps_as_there_are_slots_before_the_free_one() {
+    fn scan_steps_equal_the_slots_before_the_free_slot() {
         let mut scans = ScansForFree::new(arena(100), particle()).unwrap();
         let mut blocks: Vec<_> = (0..100).map(|_| scans.alloc(particle()).unwrap()).collect();
         assert_eq!(scans.work().steps, 100 * 99 / 2, "n allocations, n(n-1)/2 looks");
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn filling_from_the_front_keeps_live_objects_together_and_a_free_list_does_not() {
+    fn first_free_slot_keeps_live_objects_together() {
         fn span<A: Allocator>(mut pool: A, walk: impl Fn(&A, &[A::Block]) -> usize) -> usize {
             // A tenth of the article's first set: 1,000 objects allocated, 950 freed, then 50 replaced at a time.
             let mut rng = 1_u64;
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_that_shares_its_arena_would_take_a_strangers_bytes_for_a_slot() {
+    fn pool_sharing_an_arena_refuses_foreign_bytes() {
         // The article iterates slot by slot from the arena's base. If the arena is shared, the second slot is not at
         // the place that the loop expects.
         let mut shared = Linear::fixed(240).unwrap();

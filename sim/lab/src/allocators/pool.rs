@@ -140,7 +140,7 @@ impl Allocator for Pool {
         let (mut listed, mut slot) = (0, self.head);
         while slot != NONE && listed <= self.slots.opened() {
             if slot as usize >= self.slots.opened() {
-                return Err(format!("the free list names slot {slot}, which was never opened"));
+                return Err(format!("the free list contains slot {slot}, which was never used"));
             }
             listed += 1;
             slot = self.slots.memory().peek(self.slots.at(slot as usize));
@@ -149,7 +149,7 @@ impl Allocator for Pool {
         if listed == free {
             Ok(())
         } else {
-            Err(format!("{free} opened slots are free, and the list has {listed}"))
+            Err(format!("{free} used slots are free, but the list has {listed}"))
         }
     }
 }
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_free_slot_costs_nothing_and_its_hole_is_filled_first() {
+    fn freed_slot_is_reused_first() {
         let mut pool = pool(24, 96);
         assert_eq!((pool.capacity(), pool.slots(), pool.beside()), (2304, 24, 4));
         let [a, b, c] = [96; 3].map(|size| pool.alloc(slot(size)).unwrap());
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn freed_slots_come_first_the_last_one_first_and_then_the_arena() {
+    fn freed_slots_are_reused_in_lifo_order_before_the_arena() {
         let mut pool = pool(4, 8);
         let blocks = [8, 8].map(|size| pool.alloc(slot(size)).unwrap());
         // Rust has no null block: freeing `None` does nothing.
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rest_of_a_slot_is_waste() {
+    fn unused_bytes_of_a_slot_count_as_waste() {
         let mut pool = pool(2, 96);
         for (size, waste) in [(80, 16), (12, 84), (96, 0)] {
             let block = pool.alloc(slot(size)).unwrap();
@@ -248,7 +248,7 @@ mod tests {
 
     /// Slots are found by arithmetic from the start of the arena's first page.
     #[test]
-    fn a_pool_in_an_arena_that_grows_has_its_first_page_and_then_is_full() {
+    fn pool_in_a_growing_arena_is_full_after_its_first_page() {
         let mut pool = Pool::new(Linear::growing(64, 256).unwrap(), slot(24)).unwrap();
         let mut outside = External::new(Linear::growing(64, 256).unwrap(), slot(24)).unwrap();
         let blocks =
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_outside_takes_memory_of_its_own() {
+    fn external_free_list_takes_separate_memory() {
         let mut outside = External::new(Linear::fixed(96 * 1000).unwrap(), slot(96)).unwrap();
         let blocks: Vec<_> = (0..1000).map(|_| outside.alloc(slot(96)).unwrap()).collect();
         assert_eq!(outside.beside(), 0);
@@ -280,7 +280,7 @@ mod tests {
         pool.slots.memory_mut().slice_mut(0..4).fill(0x07);
         assert_eq!(
             pool.check(),
-            Err("the free list names slot 117901063, which was never opened".to_owned())
+            Err("the free list contains slot 117901063, which was never used".to_owned())
         );
     }
 }

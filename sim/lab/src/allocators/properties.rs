@@ -185,13 +185,13 @@ fn agree<A: Allocator, B: Allocator>(make: impl Fn() -> (A, B)) {
 }
 
 #[test]
-fn tlsf_with_and_without_bitmaps_hands_out_the_same_places() {
+fn tlsf_with_and_without_bitmaps_allocates_the_same_places() {
     let make = |search| super::Tlsf::new(BYTES, 4, search).unwrap();
     agree(|| (make(super::tlsf::Search::Bitmaps), make(super::tlsf::Search::Scan)));
 }
 
 #[test]
-fn a_stack_without_markers_is_linear_until_something_is_freed_from_its_top() {
+fn stack_without_markers_behaves_linearly_until_a_free() {
     // The two allocators have the same head as long as only the last free counts.
     let layouts = [(3, 1), (10, 8), (100, 64), (0, 1), (1, 4096)];
     let (mut stack, mut linear) = (super::Stack::new(BYTES).unwrap(), arena());
@@ -204,7 +204,7 @@ fn a_stack_without_markers_is_linear_until_something_is_freed_from_its_top() {
 }
 
 #[test]
-fn each_may_go_to_another_thread() {
+fn each_lab_allocator_can_move_to_another_thread() {
     fn send<T: Send>() {}
     send::<super::Linear>();
     send::<super::Stack>();

@@ -183,7 +183,7 @@ impl Allocator for Segregated {
         }
         let mut pages = self.free_pages.iter().map(|page| *page as usize);
         match pages.find(|page| self.pages[*page].is_some()) {
-            Some(page) => Err(format!("page {page} is free, and of a class")),
+            Some(page) => Err(format!("page {page} is free, but has a size class")),
             None => Ok(()),
         }
     }
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn classes_are_four_a_doubling_and_a_request_gets_the_smallest_that_holds_it() {
+    fn four_size_classes_per_doubling_serve_each_request() {
         assert_eq!(SIZES[..10], [16, 32, 48, 64, 80, 96, 112, 128, 160, 192]);
         assert_eq!(SIZES[27], PAGE);
         assert!(SIZES.is_sorted_by(|a, b| a < b));
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_keeps_its_class_until_it_is_trimmed() {
+    fn page_keeps_its_size_class_until_trimmed() {
         let mut pools = Segregated::new(PAGE).unwrap();
         let block = pools.alloc(layout(2048)).unwrap();
         pools.free(block);

@@ -288,7 +288,7 @@ impl Allocator for Stack {
         let mut end = 0;
         for frame in &self.frames {
             if frame.before < end || frame.range.start < frame.before {
-                return Err(format!("the block at {:?} lies below the one before it", frame.range));
+                return Err(format!("the block at {:?} starts below the previous block", frame.range));
             }
             end = frame.range.end;
         }
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pop_frees_what_came_after_the_marker_and_nothing_before_it() {
+    fn pop_frees_only_blocks_after_the_marker() {
         let mut stack = Stack::new(256).unwrap();
         let mut before = stack.alloc(layout(32)).unwrap();
         stack.bytes(&mut before).fill(1);
@@ -330,7 +330,7 @@ mod tests {
     /// Regression test: only the marker's position was compared, so a marker in the middle of a block was accepted and
     /// moved the head up.
     #[test]
-    fn a_stale_marker_is_refused_however_far_the_stack_has_grown_since() {
+    fn stale_marker_is_refused_after_the_stack_grows() {
         let mut stack = Stack::new(256).unwrap();
         let outer = stack.mark();
         stack.alloc(layout(100)).unwrap();
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn nested_scopes_end_from_within() {
+    fn nested_scopes_end_innermost_first() {
         let mut stack = Stack::new(256).unwrap();
         stack.alloc(layout(10)).unwrap();
         {
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn destructors_run_on_pop_the_newest_first_with_their_bytes() {
+    fn pop_runs_destructors_newest_first() {
         let (say, heard) = mpsc::channel();
         let mut stack = Stack::new(256).unwrap();
         let mut scope = stack.scope();
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn a_marker_is_stale_also_when_blocks_that_came_since_end_where_it_lies() {
+    fn marker_is_stale_even_if_newer_blocks_end_at_its_position() {
         let mut stack = Stack::new(64).unwrap();
         let bottom = stack.mark();
         stack.alloc(layout(8)).unwrap();

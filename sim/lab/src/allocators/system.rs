@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn looking_at_a_block_does_not_move_it_and_too_much_is_refused() {
+    fn reading_a_block_does_not_move_it() {
         let mut system = System::default();
         let mut block = system.alloc(Layout::from_size_align(100, 64).unwrap()).unwrap();
         let at = system.range(&block).start;

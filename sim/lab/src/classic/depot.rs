@@ -31,7 +31,7 @@ impl<T> Default for List<T> {
 impl<T> List<T> {
     fn take(&mut self) -> Option<Magazine<T>> {
         let magazine = self.magazines.pop()?;
-        planted!("the working set forgets what was taken" => return Some(magazine));
+        planted!("the working set ignores taken magazines" => return Some(magazine));
         self.least = self.least.min(self.magazines.len());
         Some(magazine)
     }
@@ -42,7 +42,7 @@ impl<T> List<T> {
     /// Takes the magazines that were not needed in the last interval, nor in this one so far: the bottom of the stack.
     pub(super) fn reap(&mut self) -> Vec<Magazine<T>> {
         let surplus = self.least.min(self.least_before);
-        planted!("a reap takes the working set" => let surplus = self.least);
+        planted!("a reap frees the working set" => let surplus = self.least);
         self.least -= surplus;
         self.least_before = self.least_before.saturating_sub(surplus);
         self.magazines.drain(..surplus).collect()
@@ -71,7 +71,7 @@ impl<T> Stock<T> {
             "the depot keeps full and empty magazines only"
         );
         let current = magazine.size == self.size;
-        planted!("an old size comes back" => let current = magazine.size > 0);
+        planted!("a depot restores an old magazine size" => let current = magazine.size > 0);
         if !magazine.is_empty() {
             self.full.magazines.push(magazine);
         } else if current {
@@ -123,7 +123,7 @@ impl<T: Round> Depot<T> {
         };
         let Some(fresh) = list.take() else { return Err(stock.size) };
         let previous = cpu.load(fresh);
-        planted!("an exchange forgets the previous magazine" => let previous = Magazine::default());
+        planted!("an exchange loses the previous magazine" => let previous = Magazine::default());
         stock.put(previous);
         stock.exchanges += 1;
         tell!(stock => "exchanges at the depot: neither of its magazines can serve");

@@ -60,7 +60,7 @@ impl<A: Shown> Blocks<A> {
                 format!("{name} is free, and the head goes back to byte {now}.{took}")
             }
             (Some(head), _) => {
-                format!("{name} is dead, and the head stays at byte {head}: others lie in the way.{took}")
+                format!("{name} is free, but the head stays at byte {head}: later blocks are in use.{took}")
             }
             _ => format!("{name} is free.{took}"),
         })
@@ -94,7 +94,7 @@ impl<A: Shown> Demo for Blocks<A> {
     fn tell(&mut self, command: &Command) -> Result<String, String> {
         match command {
             Command::Alloc { bytes: Some(bytes), align } => self.alloc(*bytes, *align),
-            Command::Alloc { bytes: None, .. } => Err("Of how many bytes? `alloc BYTES`.".to_owned()),
+            Command::Alloc { bytes: None, .. } => Err("Expected a size: `alloc BYTES`.".to_owned()),
             Command::Free { block } => self.free(block),
             Command::Mark => match self.allocator.mark() {
                 Some(marker) => {
@@ -113,7 +113,7 @@ impl<A: Shown> Demo for Blocks<A> {
                             self.live.retain(|(birth, ..)| birth < births);
                             let died = before - self.live.len();
                             let head = self.allocator.head().unwrap_or(0);
-                            Ok(format!("The head is back at byte {head}: {died} blocks are free at once."))
+                            Ok(format!("The head is back at byte {head}: {died} blocks are freed."))
                         }
                         Err(stale) => Err(format!("{}.", capital(&stale.to_string()))),
                     },
@@ -122,9 +122,9 @@ impl<A: Shown> Demo for Blocks<A> {
             }
             Command::Reset if self.allocator.reset() => {
                 let died = core::mem::take(&mut self.live).len();
-                Ok(format!("The head is back at byte 0: {died} blocks are free at once."))
+                Ok(format!("The head is back at byte 0: {died} blocks are freed."))
             }
-            Command::Get { .. } => Err("Only handles are asked for their objects.".to_owned()),
+            Command::Get { .. } => Err("Only demos of handles have `get`.".to_owned()),
             Command::Walk { .. } => Err("There are no structs here to walk over.".to_owned()),
             Command::Reset => Err("Only a linear allocator frees all at once.".to_owned()),
         }

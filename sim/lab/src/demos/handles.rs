@@ -79,9 +79,7 @@ impl Demo for Handles {
                     Some(object) => Ok(format!(
                         "{block} finds {object}, which is not its object: the generation has wrapped, and nothing notices."
                     )),
-                    None => {
-                        Ok(format!("{block} is stale: its generation is not the slot's. It finds nothing."))
-                    }
+                    None => Ok(format!("{block} is stale: its generation differs from the slot's.")),
                 }
             }
             _ => Err("Expected `alloc`, `free HANDLE` or `get HANDLE`.".to_owned()),

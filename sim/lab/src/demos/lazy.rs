@@ -49,7 +49,7 @@ impl Demo for Lazy {
                 self.births += 1;
                 let now = self.pool.state();
                 let joined = match now.initialised - before.initialised {
-                    0 => "No block joins the chain: all have.".to_owned(),
+                    0 => "All blocks are in the chain already.".to_owned(),
                     _ => format!(
                         "Block {} joins the chain now: it is written for the first time.",
                         before.initialised

@@ -50,7 +50,7 @@ fn check(name: Name, scene: &Scene) {
 }
 
 #[test]
-fn scripts_run_and_every_scene_is_whole() {
+fn demo_scripts_run_with_complete_scenes() {
     for name in Name::ALL {
         let mut demo = name.make().unwrap();
         for text in name.about().script {
@@ -89,25 +89,25 @@ proptest! {
 }
 
 #[test]
-fn eight_blocks_of_32_fill_256_bytes_and_a_reset_frees_them_at_once() {
+fn reset_frees_eight_blocks_of_32_bytes() {
     let (said, last) = run(Name::Linear, Name::Linear.about().script);
     assert_eq!(said[7], "h is at byte 224 and has 32. It took 1 look.");
     assert_eq!(said[8], "No room for 32 bytes. Free: nothing.");
-    assert_eq!(said[9], "The head is back at byte 0: 8 blocks are free at once.");
+    assert_eq!(said[9], "The head is back at byte 0: 8 blocks are freed.");
     // The memory has 5 bytes in use, 11 bytes of padding, and 16 bytes in use.
     assert_eq!(&last.strip()[..10], "j---kkkk..");
 }
 
 #[test]
-fn popping_to_a_marker_frees_what_came_after_it_and_nothing_else() {
+fn demo_pop_frees_only_blocks_after_the_marker() {
     let (said, last) = run(Name::Stack, &["alloc 32", "alloc 48", "mark", "alloc 64", "alloc 16", "pop m1"]);
     assert_eq!(said[2], "m1 is the head, byte 80.");
-    assert_eq!(said[5], "The head is back at byte 80: 2 blocks are free at once.");
+    assert_eq!(said[5], "The head is back at byte 80: 2 blocks are freed.");
     assert_eq!(last.strip().replace('.', ""), "a".repeat(8) + &"b".repeat(12));
 }
 
 #[test]
-fn a_pools_hole_serves_the_next_request_without_a_search() {
+fn pool_reuses_its_hole_without_a_search() {
     let (said, last) = run(Name::Pool, Name::Pool.about().script);
     assert_eq!(said[4], "d is at byte 96 and has 96. It took 1 look.", "b's slot");
     assert_eq!(said[5], "No room for 97 bytes. Free: 2016 bytes in 21 pieces, the largest 96.");
@@ -116,7 +116,7 @@ fn a_pools_hole_serves_the_next_request_without_a_search() {
 }
 
 #[test]
-fn first_fit_takes_the_first_hole_and_best_fit_the_smallest() {
+fn first_fit_and_best_fit_select_their_holes() {
     let place = |name| run(name, &Name::FirstFit.about().script[..7]).0[6].clone();
     assert!(place(Name::FirstFit).starts_with("e is at byte 16 "), "{}", place(Name::FirstFit));
     assert!(!place(Name::BestFit).starts_with("e is at byte 16 "), "{}", place(Name::BestFit));
@@ -125,7 +125,7 @@ fn first_fit_takes_the_first_hole_and_best_fit_the_smallest() {
 }
 
 #[test]
-fn buddies_are_split_and_merged() {
+fn demo_splits_and_merges_buddies() {
     let (said, last) = run(Name::Buddy, Name::Buddy.about().script);
     assert_eq!(said[0], "a is at byte 0 and has 128, 63 more than asked for. It took 4 looks, 3 splits.");
     assert_eq!(said[5], "c is free. It took 2 looks, 2 merges.");
@@ -133,7 +133,7 @@ fn buddies_are_split_and_merged() {
 }
 
 #[test]
-fn tlsf_begins_at_the_class_all_of_whose_blocks_are_large_enough() {
+fn tlsf_search_starts_at_a_class_of_large_enough_blocks() {
     let (_, scene) = run(Name::Tlsf, &["alloc 1000"]);
     // A request of 1008 bytes with its header is rounded up to 1024: the seventh power of two from 16 on.
     assert_eq!(
@@ -163,7 +163,7 @@ fn impossible_demo_command_is_refused_and_changes_nothing() {
 }
 
 #[test]
-fn a_block_joins_the_lazy_chain_at_each_allocation() {
+fn lazily_initialized_pool_links_one_block_per_allocation() {
     let (said, last) = run(Name::LazyPool, Name::LazyPool.about().script);
     assert_eq!(
         said[0],
@@ -181,11 +181,11 @@ fn a_block_joins_the_lazy_chain_at_each_allocation() {
 }
 
 #[test]
-fn a_slot_retires_after_its_last_generation_or_wraps() {
+fn slot_retires_or_wraps_after_its_last_generation() {
     let (said, last) = run(Name::Handles, Name::Handles.about().script);
-    assert_eq!(said[4], "a is stale: its generation is not the slot's. It finds nothing.");
+    assert_eq!(said[4], "a is stale: its generation differs from the slot's.");
     assert!(said[9].ends_with("is retired: it is never used again."), "{}", said[9]);
-    assert_eq!(said[11], "a is stale: its generation is not the slot's. It finds nothing.");
+    assert_eq!(said[11], "a is stale: its generation differs from the slot's.");
     assert_eq!(&last.strip()[..24], format!("{}bbbbbbbbeeeeeeee", "#".repeat(8)));
     let (said, last) = run(Name::HandlesWrap, Name::HandlesWrap.about().script);
     assert_eq!(
@@ -200,7 +200,7 @@ fn a_slot_retires_after_its_last_generation_or_wraps() {
 }
 
 #[test]
-fn a_walk_loads_whole_lines() {
+fn demo_walk_loads_whole_cache_lines() {
     let (said, last) = run(Name::Layout, &["walk position.x structs"]);
     assert_eq!(
         said[0],
@@ -218,7 +218,7 @@ fn a_walk_loads_whole_lines() {
 }
 
 #[test]
-fn a_race_asks_all_for_the_same() {
+fn race_gives_each_allocator_the_same_requests() {
     let race = race(7, 60).unwrap();
     assert_eq!(race.commands.len(), 60);
     for (name, scenes) in &race.scenes {
@@ -244,7 +244,7 @@ fn a_race_asks_all_for_the_same() {
 }
 
 #[test]
-fn names_are_those_of_the_command_line() {
+fn demo_names_equal_the_command_lines() {
     use clap::ValueEnum;
     for name in Name::ALL {
         assert_eq!(name.to_possible_value().unwrap().get_name(), name.name());

@@ -198,9 +198,9 @@ impl Colouring {
         let title = format!(
             "First words of {objects} objects, walked again and again; {sets} sets of {ways} lines of {line} bytes, {}",
             match whose {
-                Whose::Given => "as --sets and --ways say",
-                Whose::Usual => "as many processors had",
-                Whose::Machines => "this machine's nearest cache as its system says",
+                Whose::Given => "as given by --sets and --ways",
+                Whose::Usual => "a common geometry of processors",
+                Whose::Machines => "this machine's first-level cache, as its system reports",
             }
         );
         let mut table = Table::new(title, &columns);
@@ -355,7 +355,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_set_forgets_the_line_used_longest_ago() {
+    fn cache_set_evicts_the_least_recently_used_line() {
         let mut lines = Lines::new(Cache { sets: 2, ways: 2, line: 64 });
         for address in [0, 128, 0, 256, 0, 128, 64] {
             lines.touch(address);
@@ -366,7 +366,7 @@ mod tests {
 
     /// Regression test: misses were shown although the measured times contradicted them.
     #[test]
-    fn a_model_that_the_clock_contradicts_is_flagged() {
+    fn cache_model_contradicted_by_measurement_is_flagged() {
         let time =
             |ratio: f64| Effect::of_time(Spread::of(vec![ratio - 0.01, ratio, ratio, ratio, ratio + 0.01]));
         assert_eq!([0.8, 1.0, 1.3].map(time), [Effect::Better, Effect::None, Effect::Worse].map(Some));
@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn objects_of_a_page_without_slack_have_no_colour() {
+    fn page_without_slack_has_one_colour() {
         let slabs = Slabs::new(2048, 64, true).unwrap();
         assert_eq!((slabs.colours, slabs.bytes % 4096), (1, 0));
         let coloured = Slabs::new(1344, 64, true).unwrap();

@@ -219,7 +219,7 @@ mod tests {
 
     /// Regression test: the effect of rounding to 16 bytes was taken for a property of best fit.
     #[test]
-    fn to_the_byte_best_fit_leaves_nearly_half_as_many_holes_as_blocks() {
+    fn best_fit_leaves_about_half_as_many_holes_as_blocks() {
         let experiment = FiftyPercent { blocks: 1000, turnovers: 20 };
         let of = |policy: usize, granule| {
             let (_, fit, order) = POLICIES[policy];

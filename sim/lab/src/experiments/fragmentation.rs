@@ -230,7 +230,7 @@ mod tests {
     /// A buddy allocator's largest possible free block is half of the memory, both if half and if three quarters of it
     /// are free.
     #[test]
-    fn a_buddys_largest_block_is_judged_by_the_largest_it_could_have() {
+    fn buddy_largest_block_is_compared_with_the_largest_possible() {
         let sample = |largest, total| Sample {
             holes: crate::allocators::Holes { count: 2, largest, total },
             ..Sample::default()

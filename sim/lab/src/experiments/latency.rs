@@ -434,7 +434,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_quantile_is_shown_that_has_no_sample() {
+    fn quantile_without_samples_is_not_shown() {
         let mut times = histogram().unwrap();
         (1..=1000).for_each(|nanoseconds| times.saturating_record(nanoseconds));
         assert_eq!(slowest(&times, 2), Some(500));
@@ -443,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn bins_have_all_samples_and_four_of_them_a_power_of_two() {
+    fn latency_histogram_has_four_bins_per_power_of_two() {
         let mut times = histogram().unwrap();
         for nanoseconds in [1, 4, 5, 6, 7, 8, 9, 100, 111, 112, 127, 128] {
             times.saturating_record(nanoseconds);
@@ -453,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_switch_takes_a_slow_call_out() {
+    fn only_a_context_switch_excludes_a_slow_call() {
         let mut times = Times::new().unwrap();
         let mut clock = Clock::new();
         // The test pretends that the last check preceded a context switch; the next check finds none.

@@ -61,7 +61,7 @@ struct Node {
     world: Matrix,
     _name: [u8; 48],
     dirty: bool,
-    #[expect(clippy::vec_box, reason = "that is what is measured")]
+    #[expect(clippy::vec_box, reason = "this is measured")]
     children: Vec<Box<Node>>,
 }
 
@@ -301,7 +301,7 @@ mod tests {
 
     /// The tutorial claims 25 % and 4 times; the layout gives other values.
     #[test]
-    fn positions_are_37_percent_of_structs_and_arrays_gain_two_and_two_thirds() {
+    fn struct_of_arrays_loads_three_eighths_of_the_bytes() {
         let [structs, fields, scalars, used] = traced(&ACCESSES[1], 4096, 64);
         assert_eq!((structs, fields, scalars, used), (2048, 768, 768, 4096 * 12));
         assert!((used as f64 / (structs * 64) as f64 - 0.375).abs() < 1e-9);
@@ -316,13 +316,13 @@ mod tests {
 
     /// A line of 64 bytes has sixteen floats; an entity uses four of them.
     #[test]
-    fn a_line_holds_sixteen_floats() {
+    fn cache_line_holds_sixteen_floats() {
         assert_eq!(traced(&ACCESSES[0], 16, 64)[2], 1);
         assert_eq!(traced(&ACCESSES[0], 17, 64)[2], 2);
     }
 
     #[test]
-    fn a_tree_in_an_array_is_the_same_tree() {
+    fn array_tree_equals_the_pointer_tree() {
         let identity: Matrix =
             core::array::from_fn(|i| core::array::from_fn(|j| f32::from(u8::from(i == j))));
         let locals: Vec<Matrix> = (0..111).map(|i| local(&mut Pcg64::seed_from_u64(i))).collect();

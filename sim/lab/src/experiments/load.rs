@@ -97,14 +97,14 @@ impl Loaded {
                     smallest = smallest.min(layout.size());
                     live -= sizes.insert(id, layout.size()).unwrap_or(0);
                     live = live.checked_add(layout.size()).with_context(|| {
-                        format!("{name}: asks for {} bytes at a time, or more", usize::MAX)
+                        format!("{name}: requests {} bytes or more at a time", usize::MAX)
                     })?;
                 }
                 Op::Free { id } => live -= sizes.remove(&id).unwrap_or(0),
             }
             peak = peak.max(live);
         }
-        ensure!(peak > 0, "{name}: asks for nothing; expected an allocation");
+        ensure!(peak > 0, "{name}: has no allocation; expected at least one");
         let largest = Layout::from_size_align(size, align).context("the largest request")?;
         Ok(Self { ops, largest, smallest, peak, name })
     }
@@ -166,14 +166,14 @@ mod tests {
             "two: asks for 9223372036854775808 bytes at a time; expected 1073741824 at most, half of the largest memory"
         );
         let error = Loaded::of((0..4).map(|id| block(id, half)).collect(), "four".to_owned()).unwrap_err();
-        assert_eq!(error.to_string(), "four: asks for 18446744073709551615 bytes at a time, or more");
+        assert_eq!(error.to_string(), "four: requests 18446744073709551615 bytes or more at a time");
         let resize = Op::Resize { id: 1, layout: Layout::from_size_align(half, 1).unwrap() };
         let again = vec![block(0, half), Op::Free { id: 0 }, block(1, half), resize];
         assert_eq!(Loaded::of(again, String::new()).unwrap().peak, half);
     }
 
     #[test]
-    fn memory_in_which_no_block_fits_is_refused() {
+    fn memory_too_small_for_any_block_is_refused() {
         let layout = Layout::from_size_align(1 << 20, 16).unwrap();
         let loaded = Loaded::of(vec![Op::Alloc { id: 0, layout }], "one".to_owned()).unwrap();
         assert_eq!(

@@ -28,7 +28,7 @@ use context::{bounded, counted};
 /// The verb of an experiment, with its options.
 #[derive(Debug, Subcommand)]
 #[command(disable_help_subcommand = true)]
-#[expect(missing_docs, reason = "each says itself what it is, here and in --help")]
+#[expect(missing_docs, reason = "each experiment describes itself, here and in --help")]
 pub enum Experiment {
     Constructors(constructors::Constructors),
     Layout(layout::Layout),

@@ -230,7 +230,7 @@ impl Race {
         findings.bars(Bars::measured("Time of an operation", Axis::logarithmic("ns"), times));
         for (name, run) in names.iter().zip(&runs) {
             if let Err(unfit) = run {
-                findings.note(format!("No {} can be made for this workload: {unfit}.", name.shown()));
+                findings.note(format!("No {} can be created for this workload: {unfit}.", name.shown()));
             }
         }
         findings.note(

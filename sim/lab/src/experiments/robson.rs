@@ -263,7 +263,7 @@ impl Robson {
             measured: false,
         });
         findings.claim(Claim {
-            says: "who moves blocks escapes the bound, as collectors do".into(),
+            says: "allocators that move blocks, such as compacting collectors, avoid the bound".into(),
             source: "Memory Allocators from Scratch".into(),
             found: match &moved {
                 Ok(steps) => format!(

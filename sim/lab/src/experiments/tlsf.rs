@@ -270,7 +270,7 @@ mod tests {
     /// Regression test: only multiples of 8 were drawn, which are not rounded below 256 bytes, so the picture showed 0
     /// % for these sizes.
     #[test]
-    fn the_picture_shows_what_is_rounded_below_256_bytes() {
+    fn tlsf_picture_shows_rounding_below_256_bytes() {
         let points = rounding(Classes::new(4, SMALLEST)).unwrap();
         let at = |size: f64| points.iter().find(|(x, _)| *x == size).unwrap().1;
         // Sizes are rounded up: 33 to 34, 65 to 68, 129 to 136, 257 to 272.

@@ -183,7 +183,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_contender_runs_once_per_round_and_the_first_changes() {
+    fn contenders_take_turns_to_run_first() {
         for contenders in 1..6 {
             let first: Vec<usize> =
                 (0..contenders).map(|round| turns(round, contenders).next().unwrap()).collect();
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interval_leaves_out_what_the_binomial_distribution_allows() {
+    fn confidence_interval_follows_the_binomial_distribution() {
         // Tables of the sign test give ranks 1, 1, 2, 3 and 16 from either end.
         assert_eq!([1, 5, 8, 9, 12, 45].map(left_out), [0, 0, 0, 1, 2, 15]);
         let spread = Spread::of((1..=9).rev().map(f64::from).collect());
@@ -222,7 +222,7 @@ mod tests {
 
     /// Regression test: verdicts changed from run to run, because they depended on a single number.
     #[test]
-    fn an_interval_with_the_limit_in_it_decides_nothing() {
+    fn interval_containing_the_limit_is_undecided() {
         let spread = Spread::of((1..=9).map(f64::from).collect());
         assert_eq!([1.0, 5.0, 8.0].map(|l| spread.at_most(l)), [Holds::No, Holds::Undecided, Holds::Yes]);
         assert_eq!([2.0, 5.0, 9.0].map(|l| spread.at_least(l)), [Holds::Yes, Holds::Undecided, Holds::No]);
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn ratios_are_of_the_same_round() {
+    fn ratios_compare_times_of_one_round() {
         let (mut round, mut samples) = (0, rounds(5, 2, |_| [0.0]));
         for i in 0..5 {
             round += 1;
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn the_median_is_in_the_middle() {
+    fn median_is_the_middle_value() {
         assert_eq!([vec![], vec![3.0, 1.0, 2.0], vec![4.0, 1.0, 2.0, 3.0]].map(median), [0.0, 2.0, 2.5]);
     }
 }

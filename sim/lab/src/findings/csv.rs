@@ -66,7 +66,7 @@ mod tests {
     use crate::findings::show::tests::example;
 
     #[test]
-    fn findings_as_csv() {
+    fn findings_are_written_as_csv() {
         let expected = "\
 part,row,column,value
 Left at the end,buddy,holes,3
@@ -84,7 +84,7 @@ Steps of a search,<first fit>,steps,2000
     }
 
     #[test]
-    fn an_interval_has_a_line_for_each_of_its_ends() {
+    fn csv_has_a_row_for_each_end_of_an_interval() {
         let mut table = Table::new("Times", &["allocator", "~ns"]);
         table.row(vec!["buddy".into(), crate::findings::clock::Spread::of(vec![1.0, 2.0, 4.0]).into()]);
         let mut findings = Findings::new("example", "how long?", 7);
@@ -94,7 +94,7 @@ Steps of a search,<first fit>,steps,2000
     }
 
     #[test]
-    fn a_row_is_named_by_all_the_columns_that_name_it() {
+    fn row_name_joins_all_its_name_columns() {
         let mut table = Table::new("Holes", &["policy", "sizes", "holes"]).named_by(2);
         table.row(vec!["first fit".into(), "one".into(), 3u64.into()]);
         table.row(vec!["first fit".into(), "many".into(), 7u64.into()]);

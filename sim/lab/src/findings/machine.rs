@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_nearest_cache_for_data_is_found_in_sysfs() {
+    fn first_level_data_cache_is_read_from_sysfs() {
         let folder = tempfile::tempdir().unwrap();
         let file = |i: u32, name: &str, text: &str| {
             let index = folder.path().join(format!("index{i}"));
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_says_what_times_depend_on() {
+    fn machine_description_lists_what_affects_times() {
         let machine = Machine::this();
         let shown = machine.to_string();
         assert!(

@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn json_has_plain_values() {
+    fn json_contains_plain_values() {
         let row: Vec<Value> = vec!["a".into(), 1u64.into(), 0.5.into(), Value::Nothing];
         assert_eq!(serde_json::to_string(&row).unwrap(), r#"["a",1,0.5,null]"#);
         let spread = Value::from(Spread::of(vec![1.0, 2.0, 4.0]));
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn compound_claim_is_decided_if_each_part_is() {
+    fn compound_claim_is_decided_if_each_part_is_decided() {
         use Holds::{No, Partly, Undecided, Yes};
         assert_eq!(Holds::each([Yes, Yes]), Yes);
         assert_eq!(Holds::each([No, No]), No);

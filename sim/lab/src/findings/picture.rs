@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn the_shortest_bar_is_seen_and_the_longest_one_ends_the_axis() {
+    fn shortest_bar_is_visible_and_longest_bar_fills_the_axis() {
         let bars = |axis| Bars::exact("t", axis, [("a", 10.0), ("b", 0.0), ("c", 4000.0)]);
         let scale = bars(Axis::logarithmic("ns")).scale();
         assert_eq!((scale.low, scale.high, scale.part(4000.0), scale.part(0.0)), (1.0, 4000.0, 1.0, 0.0));
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn an_axis_without_length_has_its_values_at_its_beginning() {
+    fn axis_of_equal_values_starts_at_its_origin() {
         let scale = Scale::of(&Axis::logarithmic("ns"), (8.0, 8.0));
         assert_eq!((scale.part(8.0), scale.step(8.0, 8)), (0.0, 0));
     }

@@ -186,7 +186,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn findings_as_text() {
+    fn findings_are_written_as_text() {
         let expected = "\
 example: what is left?
 seed 7

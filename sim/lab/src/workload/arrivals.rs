@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_come_when_they_should() {
+    fn arrival_patterns_create_blocks_at_their_ticks() {
         assert_eq!(counts("steady", 4), [1; 4]);
         assert_eq!(counts("burst:30,3", 7), [30, 0, 0, 30, 0, 0, 30]);
         let poisson = counts("poisson:1.5", 10_000);
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn no_block_comes_between_a_tick_and_the_one_that_is_told_to_be_next() {
+    fn next_arrival_tick_is_exact() {
         for text in ["steady", "burst:30,7", "poisson:0.01", "poisson:3"] {
             let all = counts(text, 2000);
             let (mut arriving, mut rng) = (text.parse::<Arrivals>().unwrap().begin(), Rng::new(1));

@@ -92,7 +92,7 @@ mod tests {
     use uslab_trace::Source;
 
     #[test]
-    fn objects_become_blocks_and_frees_of_others_are_counted() {
+    fn kernel_objects_become_blocks_and_unknown_frees_are_counted() {
         let alloc = |time, ptr: u32, bytes| {
             format!(
                 "  sh-1 [000] ..... 1.{time:06}: kmalloc: call_site=f+0x1/0x2 ptr=00000000{ptr:08x} bytes_req={bytes} \

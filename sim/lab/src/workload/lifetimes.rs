@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn each_distribution_gives_what_it_says() {
+    fn each_distribution_has_its_stated_values() {
         assert!(lifetimes("fixed:7").iter().all(|ticks| *ticks == Some(7)));
         assert!(lifetimes("forever").iter().all(Option::is_none));
         let uniform = lifetimes("uniform:1..999");
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_distribution_is_told_with_what_is_accepted() {
+    fn invalid_distribution_is_refused_with_accepted_forms() {
         let wrong = |text: &str| text.parse::<Lifetimes>().unwrap_err().to_string();
         assert_eq!(
             wrong("bimodal:20,5000"),

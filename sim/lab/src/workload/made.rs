@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn every_free_is_of_a_block_that_is_there() {
+    fn each_free_names_a_live_block() {
         for (lifetimes, arrivals) in [
             ("bimodal:20,forever,0.1", "steady"),
             ("exponential:50", "burst:30,100"),
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_come_and_go_at_their_ticks() {
+    fn blocks_are_created_and_freed_at_their_ticks() {
         let workload = Workload {
             sizes: "fixed:8".parse().unwrap(),
             lifetimes: "fixed:2".parse().unwrap(),
@@ -211,7 +211,7 @@ mod tests {
 
     /// Regression test: each tick was processed, so 2^32 ticks between two blocks took too long.
     #[test]
-    fn ticks_in_which_nothing_happens_cost_nothing() {
+    fn empty_ticks_cost_no_operation() {
         let workload = Workload {
             lifetimes: "fixed:3".parse().unwrap(),
             arrivals: "burst:1,4294967296".parse().unwrap(),
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn operations_of_a_seed_never_change() {
+    fn workload_of_a_seed_never_changes() {
         let print = |seed| {
             let workload = Workload {
                 sizes: "lognormal:100,1.2".parse().unwrap(),

@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_is_what_its_name_says_and_may_be_compressed() {
+    fn workload_file_format_follows_its_name() {
         let folder = tempfile::tempdir().unwrap();
         let put = |name: &str, bytes: &[u8]| {
             let path = folder.path().join(name);

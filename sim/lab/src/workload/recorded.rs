@@ -57,7 +57,7 @@ impl Trail {
         };
         let op = match what {
             What::Alloc if state == Some(true) => {
-                return Err(line.wrong(format!("block {id} is there already"), "an id that is not in use"));
+                return Err(line.wrong(format!("block {id} exists already"), "an id that is not in use"));
             }
             What::Alloc => Op::Alloc { id, layout: layout(align)? },
             What::Resize => {
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_malloc_labs_trace_is_read() {
+    fn malloc_lab_trace_is_parsed() {
         let ops = read_rep("20000\n2\n5\n1\na 0 512\na 1 128\nr 0 640\nf 1\nf 0\n").unwrap();
         let expected = [
             Op::Alloc { id: 0, layout: layout(512, 16) },
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_csv_file_is_read() {
+    fn csv_workload_is_parsed() {
         let ops =
             read_csv("op,id,size,align\nalloc,7,100,64\n\na,8,10\nresize,7,200,64\nfree,7,,\nf,8").unwrap();
         let expected = [
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn the_line_that_names_the_columns_is_the_first_one_with_text_in_either_case() {
+    fn csv_header_is_the_first_nonempty_line() {
         for text in ["\n\nop,id,size\na,1,8\n", "Op,ID,Size\na,1,8\n", " OP , Id\na,1,8\n"] {
             assert_eq!(read_csv(text).map(|ops| ops.len()), Ok(1), "{text}");
         }
@@ -232,12 +232,12 @@ mod tests {
     }
 
     #[test]
-    fn an_id_may_be_used_again_after_its_free() {
+    fn block_id_can_be_reused_after_its_free() {
         assert_eq!(read_csv("a,1,8\nf,1\na,1,8\n").unwrap().len(), 3);
     }
 
     #[test]
-    fn each_invalid_line_is_refused_with_its_place_and_accepted_forms() {
+    fn invalid_workload_line_is_refused_with_its_number() {
         let rep_of = |ops: &str, ids: u64| {
             read_rep(&format!("1000\n{ids}\n{}\n1\n{ops}\n", ops.lines().count())).unwrap_err()
         };

@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn bounds_hold_at_their_ends() {
+    fn random_values_include_their_bounds() {
         let mut rng = Rng::new(0);
         assert_eq!((rng.below(0), rng.below(1), rng.within(5, 5)), (0, 0, 5));
         rng.within(0, u64::MAX);
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn values_come_as_often_as_they_weigh() {
+    fn weighted_values_occur_by_their_weights() {
         let weighted = Weighted::new([(8, 1), (16, 0), (32, 3)]).unwrap();
         let mut rng = Rng::new(3);
         let picks: Vec<_> = (0..10_000).map(|_| weighted.pick(&mut rng)).collect();

@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn each_distribution_gives_what_it_says() {
+    fn each_distribution_has_its_stated_values() {
         assert_eq!(sizes("fixed:64", 3), [64; 3]);
         assert!(sizes("uniform:16..4096", 1000).iter().all(|size| (16..=4096).contains(size)));
         let mut normal = sizes("lognormal:100,1.2", 10_001);
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_histogram_is_read_from_a_file() {
+    fn size_histogram_is_read_from_a_file() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("sizes.csv");
         let text = format!("histogram:{}", path.display());
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_distribution_is_told_with_what_is_accepted() {
+    fn invalid_distribution_is_refused_with_accepted_forms() {
         assert_eq!(
             wrong("unifrm:1..2"),
             format!("sizes \"unifrm:1..2\": unknown distribution \"unifrm\"; expected {EXPECTED}")

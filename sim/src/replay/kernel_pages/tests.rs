@@ -259,7 +259,7 @@ fn blocks_do_not_merge_over_the_end_of_a_zone() {
 }
 
 #[test]
-fn merging_ends_with_the_largest_order_of_the_kernels_table() {
+fn blocks_merge_up_to_the_kernels_largest_order() {
     let mut script = Script::default();
     script.taken(8, 3).alloc(8, 3).snap("before").drained(8, 3).snap("after");
     let table = |large: u64| format!("Node 0, zone DMA 0 0 {large}\n");
@@ -302,7 +302,7 @@ fn missing_page_events_are_reported_by_cause() {
 }
 
 #[test]
-fn trace_without_page_list_events_rebuilds_nothing() {
+fn trace_without_page_events_rebuilds_no_free_list() {
     let mut script = Script::default();
     script.alloc(8, 0).snap("before").snap("after");
     let rows = "Node 0, zone DMA 1\n".to_owned();

@@ -32,7 +32,7 @@ fn fill(pool: &ChunkedPool) -> Vec<usize> {
 }
 
 #[test]
-fn full_chunks_go_to_the_back_and_the_one_with_a_hole_to_the_front() {
+fn full_chunks_move_to_the_back() {
     let mut pool = pool();
     let n = pool.capacity();
     assert!((50..64).contains(&n));
@@ -49,7 +49,7 @@ fn full_chunks_go_to_the_back_and_the_one_with_a_hole_to_the_front() {
 }
 
 #[test]
-fn purging_gives_empty_chunks_back_and_no_other() {
+fn purge_releases_only_empty_chunks() {
     let mut pool = pool();
     let n = pool.capacity();
     let slots = take(&mut pool, 5 * n);
@@ -68,7 +68,7 @@ fn purging_gives_empty_chunks_back_and_no_other() {
 }
 
 #[test]
-fn a_refused_chunk_is_an_error_value() {
+fn refused_chunk_is_an_error_value() {
     let faults = Faults::new(1);
     let slots = SlotLayout::new(64, 8).unwrap();
     let mut pool = ChunkedPool::with_faults(slots, 4096, Backend::Heap, faults.clone()).unwrap();
@@ -80,7 +80,7 @@ fn a_refused_chunk_is_an_error_value() {
 }
 
 #[test]
-fn chunks_that_hold_no_slot_are_refused() {
+fn chunk_smaller_than_a_slot_is_refused() {
     let make = |size, align, bytes| {
         ChunkedPool::new(SlotLayout::new(size, align).unwrap(), bytes)
             .map(|pool| pool.capacity())
@@ -95,7 +95,7 @@ fn chunks_that_hold_no_slot_are_refused() {
 }
 
 #[test]
-fn wrong_frees_have_names() {
+fn wrong_frees_are_reported_by_kind() {
     let mut pool = pool();
     let slot = take(&mut pool, 1)[0];
     let address = slot.addr().get();
@@ -112,7 +112,7 @@ fn wrong_frees_have_names() {
 /// A dropped pool unmaps all its chunks. (Another thread may map something in their place, hence the retries.)
 #[cfg(all(target_os = "linux", not(uslab_heap), not(miri)))]
 #[test]
-fn a_dropped_pool_gives_all_chunks_back() {
+fn dropped_pool_releases_all_chunks() {
     let mapped = |slot: &NonNull<u8>| {
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
         maps.lines().any(|line| {

@@ -16,7 +16,7 @@ fn poke(at: NonNull<u8>, offset: isize) {
 }
 
 #[test]
-fn guards_in_front_and_behind_are_found_broken_by_the_look_at_one_and_at_all() {
+fn check_detects_broken_guards_on_both_sides() {
     for (offset, side) in
         [(-1, Side::Before), (-4, Side::Before), (-8, Side::Before), (30, Side::After), (33, Side::After)]
     {
@@ -35,7 +35,7 @@ fn guards_in_front_and_behind_are_found_broken_by_the_look_at_one_and_at_all() {
 }
 
 #[test]
-fn all_bytes_of_an_object_are_the_users_and_padding_is_behind_the_guard() {
+fn user_may_write_each_byte_of_a_guarded_object() {
     let mut pool = pool(2);
     let object = pool.alloc().unwrap();
     // SAFETY: the 30 bytes are the test's.
@@ -47,7 +47,7 @@ fn all_bytes_of_an_object_are_the_users_and_padding_is_behind_the_guard() {
 }
 
 #[test]
-fn wrong_frees_have_names() {
+fn wrong_frees_are_reported_by_kind() {
     let mut pool = pool(2);
     let object = pool.alloc().unwrap();
     let address = object.addr().get();
@@ -66,7 +66,7 @@ fn wrong_frees_have_names() {
 }
 
 #[test]
-fn a_write_to_a_free_object_is_found_before_it_is_handed_out_again() {
+fn write_to_a_free_object_is_detected_at_its_reuse() {
     for (offset, side) in
         [(0, Side::Inside), (29, Side::Inside), (-1, Side::Before), (-8, Side::Before), (30, Side::After)]
     {
@@ -88,7 +88,7 @@ fn a_write_to_a_free_object_is_found_before_it_is_handed_out_again() {
 }
 
 #[test]
-fn a_free_object_is_filled_and_says_nothing_of_what_it_was() {
+fn free_overwrites_the_object() {
     let mut pool = pool(1);
     let object = pool.alloc().unwrap();
     // SAFETY: the test's object; then free, and read as memory of the pool's area, which the test has.
@@ -124,7 +124,7 @@ fn leaks_are_reported_with_file_and_line() {
 }
 
 #[test]
-fn aligned_objects_have_guards_and_unaligned_memory_is_refused() {
+fn guarded_pool_refuses_unaligned_memory() {
     let layout = Layout::from_size_align(5, 32).unwrap();
     let mut pool = GuardedPool::new(HeapArea::new(256, 32).unwrap(), layout).unwrap();
     assert_eq!((pool.pool().blocks(), pool.pool().size()), (4, 64));

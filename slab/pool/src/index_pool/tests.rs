@@ -62,13 +62,13 @@ impl<A: Area> IndexPool<A> {
 }
 
 #[test]
-fn the_pool_is_48_bytes() {
+fn index_pool_struct_takes_48_bytes() {
     assert_eq!(size_of::<IndexPool<Borrowed<'_>>>(), 48);
 }
 
 /// The paper's second figure has four blocks and eight states (the available text lacks the drawing).
 #[test]
-fn four_blocks_step_by_step_as_in_the_paper() {
+fn index_pool_follows_the_papers_four_block_example() {
     let mut pool = pool(16, 4, Initialise::EachAllocation);
     let mut states = vec![(pool.state().free, pool.state().initialised, pool.state().next)];
     for step in ["alloc 0", "alloc 1", "alloc 2", "alloc 3", "free 1", "free 3", "alloc 3"] {
@@ -87,7 +87,7 @@ fn four_blocks_step_by_step_as_in_the_paper() {
 }
 
 #[test]
-fn creating_a_pool_touches_nothing_and_late_initialisation_touches_nothing_first() {
+fn lazily_initialized_pool_touches_no_memory_at_creation() {
     const BYTES: usize = if cfg!(miri) { 1 << 20 } else { 1 << 30 };
     let region = Region::reserve(
         BYTES,
@@ -113,7 +113,7 @@ fn creating_a_pool_touches_nothing_and_late_initialisation_touches_nothing_first
 
 /// One object at a time: the paper's policy adds a block to the chain, and so touches it, at each allocation.
 #[test]
-fn late_initialisation_uses_one_block_where_the_paper_touches_all() {
+fn first_allocation_of_a_lazy_pool_touches_one_block() {
     let initialised = |policy| {
         let mut pool = pool(64, 1000, policy);
         for _ in 0..1000 {
@@ -128,7 +128,7 @@ fn late_initialisation_uses_one_block_where_the_paper_touches_all() {
 /// The same in resident pages of a gibibyte.
 #[cfg(all(target_os = "linux", not(uslab_heap), not(miri)))]
 #[test]
-fn late_initialisation_leaves_memory_with_the_system() {
+fn lazy_pool_leaves_untouched_memory_uncommitted() {
     use super::super::area::MappedArea;
     use super::super::resident::resident;
     let pages = |policy| {
@@ -148,7 +148,7 @@ fn late_initialisation_leaves_memory_with_the_system() {
 }
 
 #[test]
-fn blocks_of_any_size_from_four_bytes_on_hold_their_links() {
+fn blocks_of_four_bytes_and_more_hold_their_links() {
     for size in [4, 5, 6, 7, 9, 13] {
         let mut pool = pool(size, 100, Initialise::WhenEmpty);
         let taken: Vec<_> = (0..100).map(|_| pool.alloc().unwrap()).collect();
@@ -197,7 +197,7 @@ fn wrong_addresses_are_named() {
 
 /// The listing keeps its count of initialised blocks when it is created again, and hands out an unwritten link.
 #[test]
-fn a_pool_that_is_created_again_begins_anew() {
+fn recreated_pool_starts_empty() {
     let mut listing = Listing::new(4);
     assert_eq!((0..4).filter_map(|_| listing.allocate()).count(), 4);
     listing.create_again(8);
@@ -222,7 +222,7 @@ fn a_pool_that_is_created_again_begins_anew() {
 
 /// The listing sets `m_next` to null when it is full, and hands that out after it has grown.
 #[test]
-fn a_full_pool_that_grows_hands_out_its_new_blocks() {
+fn grown_pool_allocates_its_new_blocks() {
     let mut listing = Listing::new(2);
     assert_eq!((listing.allocate(), listing.allocate()), (Some(0), Some(1)));
     (listing.blocks, listing.free) = (4, 2);
@@ -240,7 +240,7 @@ fn a_full_pool_that_grows_hands_out_its_new_blocks() {
 }
 
 #[test]
-fn a_pool_shrinks_to_the_last_block_that_is_out() {
+fn pool_shrinks_to_its_last_used_block() {
     for policy in [Initialise::WhenEmpty, Initialise::EachAllocation] {
         let mut pool = pool(16, 10, policy);
         assert_eq!((0..7).filter_map(|_| pool.take()).count(), 7);
@@ -258,7 +258,7 @@ fn a_pool_shrinks_to_the_last_block_that_is_out() {
 }
 
 #[test]
-fn a_block_of_a_pool_can_be_a_pool() {
+fn pool_works_inside_a_block_of_another_pool() {
     let mut area = StackArea::<1024>::new();
     let mut outer = IndexPool::new(area.lend(), 256).unwrap();
     for _ in 0..10 {
@@ -278,7 +278,7 @@ fn a_block_of_a_pool_can_be_a_pool() {
 /// `(uint)(p - start)` of the listing truncates the distance to 32 bits.
 #[cfg(all(target_os = "linux", not(uslab_heap), not(miri)))]
 #[test]
-fn blocks_beyond_four_gibibytes_keep_their_numbers() {
+fn index_pool_addresses_blocks_beyond_four_gibibytes() {
     struct Ends(Region);
     // SAFETY: owned by the region; the test only touches the pages at both ends, which are committed.
     unsafe impl Area for Ends {

@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn two_bits_from_16_bytes_on() {
+    fn tlsf_classes_with_two_bits_start_at_16_bytes() {
         let starts: Vec<_> =
             (0..4).flat_map(|fl| (0..4).map(move |sl| WIDGET.start(class(fl, sl)))).collect();
         assert_eq!(starts, [16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224]);
@@ -98,20 +98,20 @@ mod tests {
     }
 
     #[test]
-    fn the_papers_example() {
+    fn tlsf_classes_match_the_papers_example() {
         // 460 bytes with 16 steps: the doubling of 256 and its step 12 (Masmano and others, 2004).
         assert_eq!(Classes::new(4, 0).of(460), class(8, 12));
     }
 
     #[test]
-    fn sixteen_steps_from_1024_on_are_64_bytes_each() {
+    fn tlsf_classes_above_1024_are_64_bytes_apart() {
         let classes = Classes::new(4, 4);
         let starts: Vec<_> = (0..16).map(|sl| classes.start(class(6, sl))).collect();
         assert_eq!(starts, (0..16).map(|sl| 1024 + 64 * sl).collect::<Vec<_>>());
     }
 
     #[test]
-    fn rounding_up_stays_below_its_bound_for_every_size_to_a_mebibyte() {
+    fn tlsf_rounding_stays_below_its_bound() {
         for bits in 2..=5 {
             let classes = Classes::new(bits, 4);
             let mut worst = 0.0_f64;

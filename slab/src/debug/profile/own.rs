@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_place_has_a_record_when_it_is_made() {
+    fn profile_places_start_with_a_record() {
         let own = Own::new(Backend::Os, &Faults::default()).unwrap();
         assert!(own.places.capacity() >= LIVE);
     }

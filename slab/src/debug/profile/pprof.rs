@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn varints_have_seven_bits_per_byte_lowest_first() {
+    fn pprof_varints_encode_seven_bits_per_byte() {
         assert_eq!(message([(1, 0), (2, 300), (16, u64::MAX)])[..7], [8, 0, 16, 0xac, 2, 0x80, 1]);
         for value in [0, 1, 127, 128, 16_383, 16_384, u64::MAX] {
             assert_eq!(numbers(&message([(3, value)]), 3), [value]);
@@ -186,7 +186,7 @@ mod tests {
 
     /// The message as pprof reads it: valid indices of strings, mappings and locations, and the numbers of each stack.
     #[test]
-    fn the_message_has_the_numbers_of_the_profile_and_addresses_in_mapped_code() {
+    fn pprof_message_contains_the_profiles_numbers() {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("inode", 600).build_in(&subsystem).unwrap();
         subsystem.start_profile(1).unwrap();
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_of_the_file_ends_the_writing() {
+    fn pprof_write_stops_at_a_file_error() {
         let mut small = [0_u8; 20];
         let error = Profile::default().pprof(&mut small[..]).unwrap_err();
         assert_eq!(error.kind(), std::io::ErrorKind::WriteZero);

@@ -23,7 +23,7 @@ fn one_cpu() -> Subsystem {
 
 /// The lowest rate at which samples have separate memory.
 #[test]
-fn samples_have_separate_memory_from_a_certain_rate_on() {
+fn rare_samples_have_separate_memory() {
     for (rate, own) in [(OWN_MEMORY - 1, false), (OWN_MEMORY, HAS_OWN)] {
         let subsystem = one_cpu();
         subsystem.core().start_profile(rate, Some(7)).unwrap();
@@ -57,7 +57,7 @@ fn samples_of_a_stopped_profile_are_ignored() {
 }
 
 #[test]
-fn a_profile_that_cannot_close_the_paths_changes_nothing() {
+fn profile_start_that_fails_changes_nothing() {
     let subsystem = one_cpu();
     let profiler = &subsystem.core().profiler;
     let own = || Own::new(uslab_buddy::Backend::Os, &crate::debug::faults::Faults::default());
@@ -88,7 +88,7 @@ fn a_profile_that_cannot_close_the_paths_changes_nothing() {
 
 /// A second thread starts a profile while the first one is in its fence.
 #[test]
-fn a_starting_profile_excludes_others() {
+fn profile_cannot_start_during_another_start() {
     let subsystem = one_cpu();
     let profiler = &subsystem.core().profiler;
     let own = || Own::new(uslab_buddy::Backend::Os, &crate::debug::faults::Faults::default());
@@ -131,7 +131,7 @@ fn one_of_two_concurrent_starts_succeeds() {
 }
 
 #[test]
-fn the_object_at_which_the_count_ends_is_the_sample() {
+fn object_at_the_sampling_distance_is_sampled() {
     let countdown = Countdown { left: Counter::new(10), random: Counter::new(0) };
     assert_eq!(countdown.spend(9, || None::<()>), None);
     assert_eq!(countdown.spend(9, || Some(7)), Some(7), "what had nothing to give took nothing off");
@@ -260,7 +260,7 @@ fn of_site(profile: &Profile, site: &str) -> (Amount, Amount) {
 /// and their mean within four of the mean's.
 #[cfg(feature = "stacks")]
 #[test]
-fn every_site_is_estimated_without_bias_and_within_the_stated_error() {
+fn profile_estimates_call_sites_without_bias() {
     const RATE: usize = 8192;
     const SEEDS: u64 = 20;
     let mut errors: BTreeMap<(&str, &str), Vec<f64>> = BTreeMap::new();
@@ -315,7 +315,7 @@ fn every_site_is_estimated_without_bias_and_within_the_stated_error() {
 /// With a sample per byte nothing depends on chance (an object of 40 bytes is missed in 1 of 10^17 cases): each object is
 /// counted once on every path, and in the end nothing is live.
 #[test]
-fn every_path_counts_an_object_once_and_nothing_stays_live() {
+fn profile_counts_each_object_once_on_each_path() {
     for cpus in
         [Cpus::os(), Cpus::simulated(1, 1).unwrap(), Cpus::simulated(2, 2).unwrap(), Cpus::os().claimed()]
     {
@@ -416,7 +416,7 @@ fn objects_exchanged_between_threads_are_counted_once() {
 
 /// A free after the end of a profile changes nothing, and the next profile starts empty.
 #[test]
-fn a_stopped_profile_is_unchanged_and_the_next_one_starts_empty() {
+fn stopped_profile_no_longer_changes() {
     let subsystem = one_cpu();
     let cache = KmemCache::builder("twice", 64).build_in(&subsystem).unwrap();
     assert_eq!((subsystem.profile(), subsystem.stop_profile()), (Profile::default(), false));
@@ -434,7 +434,7 @@ fn a_stopped_profile_is_unchanged_and_the_next_one_starts_empty() {
 }
 
 #[test]
-fn a_stock_is_live_until_it_is_dropped() {
+fn profile_counts_a_stock_until_it_is_dropped() {
     let subsystem = one_cpu();
     let cache = KmemCache::builder("stock", 64).build_in(&subsystem).unwrap();
     subsystem.start_profile(1).unwrap();
@@ -457,7 +457,7 @@ fn a_stock_is_live_until_it_is_dropped() {
 }
 
 #[test]
-fn the_largest_holder_is_first_and_heap_backends_have_no_separate_memory() {
+fn profile_lists_the_largest_holder_first() {
     let subsystem = one_cpu();
     let [small, large] =
         [64, 1024].map(|size| KmemCache::builder(format!("of-{size}"), size).build_in(&subsystem).unwrap());
@@ -469,7 +469,7 @@ fn the_largest_holder_is_first_and_heap_backends_have_no_separate_memory() {
 }
 
 #[test]
-fn a_bulk_that_fails_leaves_nothing_live() {
+fn failed_bulk_allocation_leaves_no_live_sample() {
     let subsystem = one_cpu();
     let cache = KmemCache::builder("bulk", 64).limit(crate::Limit::Slabs(1)).build_in(&subsystem).unwrap();
     subsystem.start_profile(1).unwrap();
@@ -481,7 +481,7 @@ fn a_bulk_that_fails_leaves_nothing_live() {
 }
 
 #[test]
-fn sites_of_one_list_are_distinguished() {
+fn call_sites_with_equal_hashes_are_distinguished() {
     let mut noted = Noted::with_room(1).unwrap();
     let names: Vec<_> = (0..1000).map(|n| format!("cache-{n}")).collect();
     let sites = |noted: &mut Noted| -> Vec<_> {
@@ -524,7 +524,7 @@ fn folded_lines_list_cache_then_functions_from_outermost_to_innermost() {
 }
 
 #[test]
-fn samples_without_room_are_counted() {
+fn samples_that_find_no_room_are_counted() {
     let subsystem = one_cpu();
     let cache =
         KmemCache::builder("a name of more than thirty-nine bytes, in which case".replace(' ', "-"), 64);
@@ -541,7 +541,7 @@ fn samples_without_room_are_counted() {
 /// Records of separate memory, from one profile into the next.
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
-fn samples_with_separate_memory_outlive_their_profile_and_their_frees_are_checked() {
+fn separate_samples_outlive_their_profile() {
     use crate::debug::corruption::CorruptionKind::{DoubleFree, Foreign, Interior};
     let subsystem = one_cpu();
     let (malloc, profiler) = (Malloc::new(&subsystem).unwrap(), &subsystem.core().profiler);
@@ -621,7 +621,7 @@ fn frees_by_address_in_other_threads_are_counted_once() {
 }
 
 #[test]
-fn records_have_their_room_before_the_lock_is_taken() {
+fn profile_reserves_record_memory_before_locking() {
     let noted = Noted::with_room(1).unwrap();
     assert!(noted.sites.capacity() >= SITES && noted.live.capacity() >= LIVE);
     assert_eq!((noted.site_lists.len(), noted.live_lists.len()), (SITES, LIVE));
@@ -629,7 +629,7 @@ fn records_have_their_room_before_the_lock_is_taken() {
 
 /// The first numbers of SplitMix64 from 0, as Vigna's `splitmix64.c` (2015) gives them.
 #[test]
-fn distances_follow_from_the_published_numbers() {
+fn sampling_distances_equal_published_numbers() {
     let countdown = Countdown { left: Counter::new(0), random: Counter::new(0) };
     for published in [0xe220_a839_7b1d_cdaf_u64, 0x6e78_9e6a_a1b9_65f4, 0x06c4_5d18_8009_454f] {
         let unit = ((published >> 11) + 1) as f64 / (1_u64 << 53) as f64;
@@ -640,7 +640,7 @@ fn distances_follow_from_the_published_numbers() {
 }
 
 #[test]
-fn the_end_of_a_profile_opens_the_inlined_paths_once() {
+fn stopping_a_profile_opens_the_inlined_paths_once() {
     let profiler = Profiler::new(1);
     let mut opened = 0;
     assert!(!profiler.stop(|| opened += 1));
@@ -650,7 +650,7 @@ fn the_end_of_a_profile_opens_the_inlined_paths_once() {
 }
 
 #[test]
-fn pages_of_freed_samples_are_not_marked() {
+fn page_of_a_freed_sample_is_not_marked() {
     // An address that the process cannot have, in its lowest pages, whose counters few other pages share.
     let address = 7 * uslab_buddy::PAGE_SIZE;
     let is_one = |other: usize| core::ptr::eq(mark_of(address), mark_of(other));
@@ -669,7 +669,7 @@ fn pages_of_freed_samples_are_not_marked() {
 }
 
 #[test]
-fn a_page_counts_its_samples_until_they_are_freed_or_the_profile_is_replaced() {
+fn page_counts_its_live_samples() {
     // An address that the process cannot have, in its lowest pages.
     let page = 1019 * PAGE_SIZE;
     let at = |offset: usize| NonNull::<u8>::new(core::ptr::without_provenance_mut(page + offset)).unwrap();
@@ -716,7 +716,7 @@ fn each_cpu_starts_with_a_distance_drawn_from_the_seed() {
 
 /// Reports on samples that have separate memory.
 #[test]
-fn samples_of_a_malloc_without_room_are_counted() {
+fn malloc_samples_that_find_no_room_are_counted() {
     let subsystem = one_cpu();
     subsystem.core().start_profile_with(1 << 20, Some(7), true).unwrap();
     let profiler = &subsystem.core().profiler;

@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn the_smallest_fitting_mapping_is_taken_and_its_surplus_kept() {
+    fn smallest_fitting_mapping_is_reused_and_its_rest_kept() {
         let (mut freed, [small, _apart, large, _end]) = (Freed::new(), row([6, 1, 20, 1]));
         let at = [&small, &large].map(Region::base);
         assert!(freed.put(small).is_none() && freed.put(large).is_none());
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_are_joined_on_both_sides() {
+    fn freed_mapping_merges_with_both_neighbours() {
         let (mut freed, [a, b, c, d]) = (Freed::new(), row([5, 6, 7, 8]));
         for region in [a, c, d] {
             freed.put(region);
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn the_least_recently_used_mapping_is_unmapped_first_and_no_more_than_needed() {
+    fn least_recently_used_mapping_is_unmapped_first() {
         let (mut freed, [a, _x, b, _y, c, _z]) = (Freed::new(), row([5, 1, 6, 1, 7, 1]));
         let bases = [&a, &b, &c].map(Region::base);
         [b, a, c].into_iter().for_each(|region| _ = freed.put(region));
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mapping_is_idle_after_two_unused_intervals() {
+    fn mapping_is_idle_after_two_unused_intervals() {
         let (mut freed, [a, _x, b, _y, c]) = (Freed::new(), row([5, 1, 6, 1, 7]));
         freed.put(a);
         freed.end_interval();
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_list_of_freed_mappings_drops_the_oldest() {
+    fn full_list_of_freed_mappings_drops_the_oldest() {
         let mut freed = Freed::new();
         let mut rest = mapped((2 * MOST + 2) * 2 * PAGE_SIZE);
         let mut apart = vec![];

@@ -13,7 +13,7 @@ impl Psi {
     /// # Errors
     /// Always; the error names the file.
     pub(crate) fn watch(&self) -> io::Result<Watched> {
-        let text = format!("{}: only Linux tells of pressure", self.path.display());
+        let text = format!("{}: memory pressure is reported only on Linux", self.path.display());
         Err(io::Error::new(io::ErrorKind::Unsupported, text))
     }
 }

@@ -195,7 +195,7 @@ impl Background {
 
     /// Starts or wakes the thread, for a waiter that may be served by the next interval.
     pub(crate) fn start_or_wake(&self) {
-        planted!("who waits at a limit wakes no reaper" => return);
+        planted!("a waiter at a limit does not wake the reaper" => return);
         // However small the subsystem is, and although it had no thread.
         self.start_now();
         self.wake();
@@ -267,7 +267,7 @@ fn run(weak: &Weak<dyn Reap>) {
             // Relaxed: the locks of the zones and of mappings order it. A free is either counted below, or takes its lock
             // afterwards and then sees that the thread sleeps.
             own.state.store(Asleep as u32, Relaxed);
-            planted!("the reaper falls asleep without another look" => seen = core.changes());
+            planted!("the reaper sleeps without checking for work again" => seen = core.changes());
             if core.changes() != seen {
                 own.state.store(Running as u32, Relaxed);
             }

@@ -137,7 +137,7 @@ fn detection() {
 
 /// The scripts of fixed bugs: see the first line of each.
 #[test]
-fn kept_scripts_run() {
+fn stored_simulation_scripts_run() {
     let scripts = [
         include_str!("kept/a_block_that_is_split_at_a_fork.txt"),
         include_str!("kept/a_grace_period_that_ends_at_a_fork.txt"),
@@ -165,8 +165,8 @@ fn scripts_round_trip_and_bad_lines_are_refused() {
 
 /// One of each is enough: the operations that it takes to free a slab, and nothing else.
 #[test]
-fn a_failing_seed_is_shrunk_to_a_script_that_fails_the_same_way() {
-    plant("a released slab stays charged");
+fn failing_seed_is_shrunk_to_a_failing_script() {
+    plant("a freed slab stays charged");
     let found = (1..).find_map(|seed| {
         let script = Script::draw(seed);
         let failure = outcome(&script).err()?;

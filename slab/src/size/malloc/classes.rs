@@ -90,14 +90,14 @@ mod tests {
     }
 
     #[test]
-    fn a_class_is_named_after_its_size() {
+    fn size_class_is_named_after_its_size() {
         for class in 0..CLASSES {
             assert_eq!(name_of_class(class), format!("malloc-{}", size_of_class(class)));
         }
     }
 
     #[test]
-    fn a_size_rounded_up_to_an_alignment_has_the_first_class_that_promises_it() {
+    fn aligned_size_gets_the_first_class_with_its_alignment() {
         for align in (0..=15).map(|shift| 1 << shift) {
             for size in 1..=MAX_CLASS {
                 let padded = Layout::from_size_align(size, align).unwrap().pad_to_align().size();
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_wastes_a_fifth_at_most_and_the_kernels_classes_twice_that() {
+    fn size_classes_waste_at_most_a_fifth() {
         let worst = (65..=MAX_CLASS).map(|size| 1.0 - size as f64 / size_of_class(class_of(size)) as f64);
         assert!(worst.clone().all(|w| w < 0.2), "{:?}", worst.max_by(f64::total_cmp));
         let mean = |class: &dyn Fn(usize) -> usize| {
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn every_size_of_the_table_has_its_class_at_every_alignment() {
+    fn size_table_gives_a_class_for_each_size_and_alignment() {
         for size in 1..=MAX_CLASS {
             for align in (0..=10).map(|shift| 1 << shift) {
                 let word = word_of(size, align);

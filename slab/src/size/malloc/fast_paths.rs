@@ -286,7 +286,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn multiples_of_the_stride_and_nothing_else_begin_an_object() {
+    fn only_multiples_of_the_stride_start_an_object() {
         for stride in (0..CLASSES).map(size_of_class) {
             for slab in [Stride::MOST, stride.next_power_of_two().max(PAGE_SIZE)] {
                 let objects = Stride::from_bits(Stride::new(stride, slab).unwrap().to_bits());
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn the_size_of_an_object_is_what_its_frame_says_and_nothing_else_has_one() {
+    fn only_object_addresses_have_a_size() {
         use core::alloc::Layout;
         use uslab_buddy::Gfp;
         let subsystem = crate::Subsystem::new(crate::Config::default()).unwrap();
@@ -332,7 +332,7 @@ mod tests {
     /// Slabs of another order than usual begin at other multiples: an address inside an object would be taken
     /// for an object.
     #[test]
-    fn no_address_inside_an_object_is_taken_for_one_whatever_the_order_of_its_slab() {
+    fn interior_address_is_not_an_object_at_any_slab_order() {
         let pages = uslab_buddy::PageConfig::default_for(uslab_magazine::Cpus::os()).limit(4 << 20);
         let subsystem = crate::Subsystem::new(crate::Config::new(pages)).unwrap();
         let malloc = super::super::Malloc::new(&subsystem).unwrap();

@@ -156,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn before_they_are_opened_everything_misses() {
+    fn static_paths_miss_before_they_open() {
         static PATHS: StaticPaths = StaticPaths::new();
         let memory = (&raw const PATHS).cast_mut().cast::<u8>();
         assert!((0..=2 * MAX_CLASS).all(|size| PATHS.alloc(size, 8).is_none()));

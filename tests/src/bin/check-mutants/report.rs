@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_explained_or_waits_is_not_judged() {
+    fn explained_and_pending_mutants_are_not_judged() {
         let floor = || Verdict::Floor { name: "m".to_owned() };
         let mutants = vec![
             judged(Verdict::Lives, false),
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nothing_was_judged_something_is_wrong() {
+    fn run_without_judged_mutants_is_an_error() {
         let config: Config = toml::from_str(
             "files = []\nrules = []\nmost_live = 3.0\nmost_by_floors = 0.0\nmost_by_time = 5.0",
         )
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_in_which_something_is_wrong_is_not_recorded() {
+    fn failed_mutation_run_is_not_recorded() {
         let args = Args::parse_from(["check-mutants", "--record"]);
         let recorded = || fs::read_to_string(workspace().join("tests/mutants_ran.json")).unwrap();
         let before = recorded();
@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sample_says_more_the_larger_it_is() {
+    fn confidence_interval_narrows_with_sample_size() {
         let rate = |of, all, sampled| Rate { of, all, sampled };
         // The values are from tables of Wilson's interval.
         assert_eq!(
@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn shares_of_mutants_are_put_together_again() {
+    fn mutant_shards_merge_to_the_whole() {
         let folder = tempfile::tempdir().unwrap();
         let whole: Vec<Judged> = (0..7)
             .map(|number| {

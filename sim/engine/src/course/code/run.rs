@@ -10,7 +10,7 @@ use uslab_lab::demos::Scene;
 use uslab_magazine::sync::catch_panic;
 
 /// The invariant that every policy must keep.
-pub(super) const LAWS: &str = "no object is handed out twice or lost";
+pub(super) const LAWS: &str = "no object is allocated twice or lost";
 
 /// The failure of a policy at one operation.
 pub(super) struct Broken {
@@ -51,7 +51,7 @@ const SHOWN: u64 = 40;
 /// Returns the message of a panic.
 pub(super) fn said(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
-    format!("it panics: {}", text.unwrap_or("it does not say why"))
+    format!("it panics: {}", text.unwrap_or("no reason is given"))
 }
 
 /// Runs the whole stream. Calls `each` with the model and the number of operations after each operation.

@@ -37,7 +37,7 @@ fn fails_with(verdict: &Verdict, expected: &str) {
 }
 
 #[test]
-fn exercises_that_are_done_hold_on_every_seed() {
+fn solved_exercises_pass_on_each_seed() {
     for seed in SEEDS {
         for verdict in [
             merge::<reference::merge::Mine>(seed),
@@ -54,7 +54,7 @@ fn exercises_that_are_done_hold_on_every_seed() {
 }
 
 #[test]
-fn exercises_that_are_handed_out_run_and_do_not_hold() {
+fn unsolved_exercises_run_and_fail() {
     for seed in SEEDS {
         fails_with(&merge::<handed_out::merge::Mine>(seed), "are buddies, both free, and not merged");
         fails_with(&partial::<handed_out::partial::Mine>(seed), "mean number of slabs");
@@ -64,7 +64,7 @@ fn exercises_that_are_handed_out_run_and_do_not_hold() {
 }
 
 #[test]
-fn other_seeds_are_other_streams() {
+fn different_seeds_give_different_streams() {
     let found = |seed| partial::<reference::partial::Mine>(seed).checks[0].found.clone();
     assert_ne!(found(1), found(2));
     assert_eq!(found(1), found(1));
@@ -87,7 +87,7 @@ macro_rules! merges {
 }
 
 #[test]
-fn merging_that_stops_forgets_or_searches_is_seen() {
+fn wrong_merging_solutions_are_detected() {
     merges!(Once, |lists, page, order| {
         let (mut page, mut order) = (page, order);
         if order < lists.order() && lists.remove(page ^ (1 << order), order) {
@@ -126,7 +126,7 @@ fn merging_that_stops_forgets_or_searches_is_seen() {
 }
 
 #[test]
-fn an_allocation_that_gives_up_or_gives_twice_is_seen() {
+fn allocation_that_fails_early_or_returns_twice_is_detected() {
     #[derive(Debug)]
     struct NeverSplits;
     impl Buddy for NeverSplits {
@@ -221,10 +221,10 @@ impl<const HOW: u8> Policy for Wrong<HOW> {
 }
 
 #[test]
-fn a_cache_that_walks_loses_gives_twice_keeps_or_panics_is_seen() {
+fn wrong_cache_solutions_are_detected() {
     fails_with(&partial::<Walks>(1), "looks at slabs and moves to lists, an operation");
     fails_with(&partial::<Wrong<0>>(1), "objects that nobody holds: 1, not 0");
-    fails_with(&partial::<Wrong<1>>(1), "is handed out twice");
+    fails_with(&partial::<Wrong<1>>(1), "is allocated twice");
     fails_with(&partial::<Wrong<2>>(1), "when all objects are free no slab is left");
     fails_with(&partial::<Wrong<3>>(1), "it panics: free number 1 is too much");
 }
@@ -274,7 +274,7 @@ impl<T: std::fmt::Debug + Send> Layer<T> for OneMagazine<T> {
 }
 
 #[test]
-fn one_magazine_goes_to_the_depot_too_often() {
+fn single_magazine_visits_the_depot_too_often() {
     fails_with(&exchange::<OneMagazine<_>>(1), "visits to the depot");
 }
 
@@ -306,7 +306,7 @@ impl Reaper for MoreThanAll {
 }
 
 #[test]
-fn a_depot_that_gives_all_or_half_back_costs_more() {
+fn depot_that_flushes_half_or_all_costs_more() {
     for seed in SEEDS {
         fails_with(&reaping::<All>(seed), "costs");
         fails_with(&reaping::<Half>(seed), "costs");

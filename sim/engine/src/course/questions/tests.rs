@@ -23,7 +23,7 @@ fn numbers(seed: u32, name: &str, question: usize) -> Vec<u64> {
 }
 
 #[test]
-fn a_loop_at_the_edge_costs_an_array_two_locks_a_round_and_two_magazines_one_visit() {
+fn two_magazines_absorb_alternating_operations_better_than_an_array() {
     for seed in SEEDS {
         let [_, m, .., rounds, operations] = numbers(seed, "two-magazines", 0)[..] else { panic!() };
         assert_eq!(
@@ -39,7 +39,7 @@ fn a_loop_at_the_edge_costs_an_array_two_locks_a_round_and_two_magazines_one_vis
 }
 
 #[test]
-fn a_depot_must_hold_the_burst() {
+fn depot_must_be_large_enough_for_the_burst() {
     for seed in SEEDS {
         let [_, burst, _, 8, 256, short, operations] = numbers(seed, "depot", 0)[..] else {
             panic!("{:?}", numbers(seed, "depot", 0))
@@ -51,7 +51,7 @@ fn a_depot_must_hold_the_burst() {
 }
 
 #[test]
-fn remote_frees_cost_slub_a_slab_each_and_magazines_a_visit_in_eight() {
+fn remote_frees_cost_less_with_magazines_than_with_slub() {
     for seed in SEEDS {
         let [_, n, ..] = numbers(seed, "remote-frees", 0)[..] else { panic!() };
         assert_eq!(of(seed, "remote-frees")[..2], [n, n / 8 - 2], "seed {seed}");
@@ -62,7 +62,7 @@ fn remote_frees_cost_slub_a_slab_each_and_magazines_a_visit_in_eight() {
 }
 
 #[test]
-fn pages_come_in_batches_of_63_and_normal_keeps_a_reserve() {
+fn page_batches_are_63_and_normal_zone_keeps_a_reserve() {
     for seed in SEEDS {
         let [_, n] = numbers(seed, "pages", 1)[..] else { panic!() };
         assert_eq!(of(seed, "pages"), [63, n.div_ceil(63), 1], "seed {seed}");
@@ -70,7 +70,7 @@ fn pages_come_in_batches_of_63_and_normal_keeps_a_reserve() {
 }
 
 #[test]
-fn colours_are_lines_of_what_is_left_over() {
+fn slab_colours_use_the_leftover_cache_lines() {
     for seed in SEEDS {
         let [page, objects, size, line, 0] = numbers(seed, "colour", 0)[..] else { panic!() };
         let [slabs, ..] = numbers(seed, "colour", 1)[..] else { panic!() };
@@ -80,12 +80,12 @@ fn colours_are_lines_of_what_is_left_over() {
 }
 
 #[test]
-fn the_story_breaks_its_rule_where_the_new_magazine_is_loaded() {
+fn course_counterexample_fails_when_the_new_magazine_is_loaded() {
     assert_eq!(of(3, "race"), [10, 7, 2]);
 }
 
 #[test]
-fn neighbours_have_other_numbers_and_a_choice_is_one_of_its_list() {
+fn neighbouring_students_get_different_numbers() {
     assert_ne!(right(1), right(2));
     for lab in labs(5) {
         let Work::Questions(questions) = &lab.work else { continue };
@@ -102,7 +102,7 @@ fn neighbours_have_other_numbers_and_a_choice_is_one_of_its_list() {
 }
 
 #[test]
-fn a_sheet_is_graded_by_what_the_engine_finds() {
+fn answer_sheet_is_graded_by_the_engine() {
     let mut sheet = Sheet { course: 1, name: "Ada".to_owned(), seed: 11, answers: BTreeMap::new() };
     let nothing = sheet.grade();
     assert_eq!((nothing.right, nothing.of), (0, 18));
@@ -121,7 +121,7 @@ fn a_sheet_is_graded_by_what_the_engine_finds() {
 }
 
 #[test]
-fn invalid_sheet_is_refused_with_accepted_values() {
+fn invalid_answer_sheet_is_refused_with_accepted_values() {
     let wrong = |text: &str| Sheet::read(text).unwrap_err();
     assert!(matches!(wrong("{"), SheetError::Json(_)));
     let sheet = |course, answers| format!(r#"{{"course":{course},"name":"","seed":1,"answers":{answers}}}"#);
@@ -129,7 +129,7 @@ fn invalid_sheet_is_refused_with_accepted_values() {
         (sheet(2, "{}"), "a sheet of version 2 of the course; expected 1"),
         (
             sheet(1, r#"{"depth":[]}"#),
-            "no lab `depth` has questions; there are two-magazines, depot, remote-frees",
+            "no lab `depth` with questions; expected one of two-magazines, depot, remote-frees",
         ),
         (sheet(1, r#"{"depot":[1,2,3,4]}"#), "lab depot: 4 answers; expected at most 3"),
         (sheet(1, r#"{"depot":["many"]}"#), "no answer sheet: invalid type"),

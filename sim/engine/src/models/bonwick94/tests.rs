@@ -11,7 +11,7 @@ fn play(play: impl FnOnce(&mut Script<'_, Bonwick94>)) {
 }
 
 #[test]
-fn one_slab_is_used_up_before_the_next_is_made() {
+fn slab_is_filled_before_the_next_is_created() {
     play(|script| {
         script.alloc(0, 4);
         assert_eq!((script.counts(), script.slab_of(3)), ((1, 4), 0));
@@ -22,7 +22,7 @@ fn one_slab_is_used_up_before_the_next_is_made() {
 }
 
 #[test]
-fn a_slab_that_was_full_serves_next() {
+fn slab_that_was_full_serves_the_next_allocation() {
     play(|script| {
         script.alloc(0, 12);
         script.free(0, [1, 5]);
@@ -37,7 +37,7 @@ fn a_slab_that_was_full_serves_next() {
 }
 
 #[test]
-fn an_empty_slab_serves_after_all_partial_ones() {
+fn empty_slab_serves_after_all_partial_slabs() {
     play(|script| {
         script.alloc(0, 12);
         script.free(0, 0..4);
@@ -48,7 +48,7 @@ fn an_empty_slab_serves_after_all_partial_ones() {
 }
 
 #[test]
-fn empty_slabs_serve_the_longest_empty_first() {
+fn longest_empty_slab_serves_first() {
     play(|script| {
         script.alloc(0, 8);
         script.free(0, (4..8).chain(0..4));
@@ -58,7 +58,7 @@ fn empty_slabs_serve_the_longest_empty_first() {
 }
 
 #[test]
-fn empty_slabs_stay_until_memory_is_asked_for() {
+fn empty_slabs_stay_until_memory_is_reclaimed() {
     play(|script| {
         script.alloc(0, 9);
         script.free(0, 0..8);
@@ -68,7 +68,7 @@ fn empty_slabs_stay_until_memory_is_asked_for() {
 }
 
 #[test]
-fn cpu_of_a_request_makes_no_difference() {
+fn requests_of_all_cpus_are_treated_alike() {
     play(|script| {
         script.alloc(0, 2);
         let place = script.place(0);
@@ -80,7 +80,7 @@ fn cpu_of_a_request_makes_no_difference() {
 }
 
 #[test]
-fn a_slab_wastes_at_most_an_eighth() {
+fn slab_wastes_at_most_an_eighth() {
     // Slabs of 1,400-byte objects: two objects leave 1,296 bytes of one page, five leave 1,192 of two pages,
     // eleven leave 984 of four.
     let geometry = an_eighth_of_waste(1400, u8::MAX).unwrap();

@@ -11,7 +11,7 @@ fn play(play: impl FnOnce(&mut Script<'_, Magazines01>)) {
 }
 
 #[test]
-fn allocations_fill_no_magazine() {
+fn allocations_do_not_fill_magazines() {
     play(|script| {
         script.alloc(0, 1);
         assert_eq!((script.counts(), script.deeds()), ((1, 1), &[Deed::Made, Deed::Refill(1)][..]));
@@ -21,7 +21,7 @@ fn allocations_fill_no_magazine() {
 }
 
 #[test]
-fn frees_make_magazines_and_the_last_one_freed_is_the_first_to_go() {
+fn frees_fill_magazines_in_lifo_order() {
     play(|script| {
         script.alloc(0, 4);
         let place = script.place(2);
@@ -37,7 +37,7 @@ fn frees_make_magazines_and_the_last_one_freed_is_the_first_to_go() {
 }
 
 #[test]
-fn a_full_magazine_goes_from_one_cpu_to_another() {
+fn full_magazine_moves_from_one_cpu_to_another() {
     play(|script| {
         script.alloc(0, 8);
         let place = script.place(3);
@@ -50,7 +50,7 @@ fn a_full_magazine_goes_from_one_cpu_to_another() {
 }
 
 #[test]
-fn at_the_edge_of_a_magazine_the_depot_is_left_alone() {
+fn alternating_operations_at_a_magazines_end_avoid_the_depot() {
     play(|script| {
         script.alloc(0, 8);
         script.free(0, 0..8);
@@ -66,7 +66,7 @@ fn at_the_edge_of_a_magazine_the_depot_is_left_alone() {
 }
 
 #[test]
-fn a_shrink_empties_cpus_and_depot() {
+fn shrink_empties_cpus_and_depot() {
     play(|script| {
         script.alloc(0, 9);
         script.free(0, 0..8);
@@ -88,7 +88,7 @@ fn without_contention_magazines_keep_their_size() {
 }
 
 #[test]
-fn magazines_are_as_large_as_objects_are_small() {
+fn magazine_capacity_falls_with_object_size() {
     let of = |size| (sizes(size).first, sizes(size).largest);
     assert_eq!(
         [8, 64, 65, 256, 257, 512, 1024, 3200, 3201, 65_536].map(of),

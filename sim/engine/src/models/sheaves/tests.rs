@@ -21,7 +21,7 @@ fn play(min_partial: usize, play: impl FnOnce(&mut Script<'_, Sheaves<Node>>)) {
 }
 
 #[test]
-fn a_miss_fills_a_sheaf_and_the_rest_of_a_new_slab_is_free_on_the_list() {
+fn miss_fills_a_sheaf_and_lists_the_rest_of_the_new_slab() {
     play(5, |script| {
         script.alloc(0, 1);
         assert_eq!((script.counts(), script.deeds()), ((1, 2), &[Deed::Miss, Deed::Made, Deed::Relist][..]));
@@ -34,7 +34,7 @@ fn a_miss_fills_a_sheaf_and_the_rest_of_a_new_slab_is_free_on_the_list() {
 }
 
 #[test]
-fn two_sheaves_change_places() {
+fn main_and_spare_sheaf_are_swapped() {
     play(0, |script| {
         script.alloc(0, 4);
         let place = script.place(1);
@@ -50,7 +50,7 @@ fn two_sheaves_change_places() {
 }
 
 #[test]
-fn a_full_sheaf_goes_from_one_cpu_to_another() {
+fn full_sheaf_moves_from_one_cpu_to_another() {
     play(0, |script| {
         script.alloc(0, 8);
         let place = script.place(3);
@@ -63,7 +63,7 @@ fn a_full_sheaf_goes_from_one_cpu_to_another() {
 }
 
 #[test]
-fn a_barn_takes_ten_full_sheaves() {
+fn barn_stores_ten_full_sheaves() {
     play(5, |script| {
         script.alloc(0, 40);
         script.free(0, 0..24);
@@ -78,7 +78,7 @@ fn a_barn_takes_ten_full_sheaves() {
 }
 
 #[test]
-fn a_refill_takes_slabs_until_they_have_enough_and_uses_the_last_one_first() {
+fn refill_detaches_enough_slabs_and_uses_the_last_first() {
     play(5, |script| {
         script.alloc(0, 16);
         let (of_first, of_second): (Vec<_>, Vec<_>) = (0..16).partition(|n| script.slab_of(*n) == 0);
@@ -94,7 +94,7 @@ fn a_refill_takes_slabs_until_they_have_enough_and_uses_the_last_one_first() {
 }
 
 #[test]
-fn a_flush_goes_from_the_last_object_to_the_first_with_those_of_the_same_slab_nearby() {
+fn flush_groups_nearby_objects_of_one_slab() {
     // Sheaves of eight, and a flush of a sheaf whose objects alternate between two slabs.
     script(SIZE, knobs(8, 5), |script: &mut Script<'_, Sheaves<Node>>| {
         script.alloc(0, 16);
@@ -111,7 +111,7 @@ fn a_flush_goes_from_the_last_object_to_the_first_with_those_of_the_same_slab_ne
 }
 
 #[test]
-fn a_slab_that_falls_empty_is_freed_if_the_list_has_enough_without_it() {
+fn emptied_slab_is_freed_if_the_node_has_enough_partial_slabs() {
     // The slab itself counts among the slabs of the list.
     for (min_partial, slabs) in [(0, 0), (1, 0), (2, 1)] {
         script(SIZE, knobs(0, min_partial), |script: &mut Script<'_, Sheaves<Node>>| {
@@ -123,7 +123,7 @@ fn a_slab_that_falls_empty_is_freed_if_the_list_has_enough_without_it() {
 }
 
 #[test]
-fn objects_freed_after_a_grace_period_wait_as_a_full_sheaf() {
+fn rcu_freed_objects_wait_as_a_full_sheaf() {
     play(5, |script| {
         script.alloc(0, 4);
         script.free_after_grace(0, [0]);
@@ -142,7 +142,7 @@ fn objects_freed_after_a_grace_period_wait_as_a_full_sheaf() {
 }
 
 #[test]
-fn in_6_18_two_caches_have_sheaves_which_only_requests_that_may_block_fill() {
+fn linux_6_18_uses_sheaves_in_two_caches() {
     script(SIZE, Knobs::default(), |script: &mut Script<'_, Sheaves<Slub>>| {
         script.alloc(0, 1);
         assert_eq!(script.deeds(), [Deed::Made]);
@@ -160,7 +160,7 @@ fn in_6_18_two_caches_have_sheaves_which_only_requests_that_may_block_fill() {
 }
 
 #[test]
-fn a_sheaf_has_room_by_the_size_of_objects_or_as_recorded() {
+fn sheaf_capacity_follows_object_size_or_the_recording() {
     fn capacity<B: Below>(name: &str, size: usize, recorded: Option<u32>) -> usize {
         let info = CacheInfo {
             sheaf_capacity: recorded,
@@ -182,7 +182,7 @@ fn a_sheaf_has_room_by_the_size_of_objects_or_as_recorded() {
 }
 
 #[test]
-fn a_shrink_empties_sheaves_and_barn() {
+fn shrink_empties_sheaves_and_barn() {
     play(5, |script| {
         script.alloc(0, 8);
         script.free(0, 0..6);

@@ -15,7 +15,7 @@ fn play(play: impl FnOnce(&mut Script<'_, Slab>)) {
 }
 
 #[test]
-fn a_miss_brings_a_batch() {
+fn miss_fetches_a_batch() {
     play(|script| {
         script.alloc(0, 1);
         assert_eq!(
@@ -30,7 +30,7 @@ fn a_miss_brings_a_batch() {
 }
 
 #[test]
-fn the_oldest_of_a_full_array_are_shared() {
+fn full_array_moves_its_oldest_objects_to_the_shared_array() {
     play(|script| {
         script.alloc(0, 6);
         let places = [0, 1].map(|number| script.place(number));
@@ -68,7 +68,7 @@ fn array_unused_for_two_seconds_loses_a_fifth() {
 }
 
 #[test]
-fn free_slabs_beyond_the_bound_go_the_longest_free_first() {
+fn longest_free_slabs_beyond_the_bound_are_released_first() {
     play(|script| {
         script.alloc(0, 24);
         script.free(0, 0..24);
@@ -93,7 +93,7 @@ fn slabs_free_for_four_seconds_are_released() {
 
 /// Regression test: one damaged time in a trace kept the model busy for hours.
 #[test]
-fn of_a_clock_that_jumps_the_last_intervals_are_played() {
+fn clock_jump_runs_only_the_last_intervals() {
     play(|script| {
         script.alloc(0, 12);
         script.free(0, 0..12);
@@ -103,7 +103,7 @@ fn of_a_clock_that_jumps_the_last_intervals_are_played() {
 }
 
 #[test]
-fn a_shrink_empties_the_arrays_and_releases_all_free_slabs() {
+fn shrink_empties_arrays_and_releases_free_slabs() {
     play(|script| {
         script.alloc(0, 24);
         script.free(0, 0..24);
@@ -112,7 +112,7 @@ fn a_shrink_empties_the_arrays_and_releases_all_free_slabs() {
 }
 
 #[test]
-fn arrays_are_as_large_as_objects_are_small() {
+fn array_capacity_falls_with_object_size() {
     let of = |size: usize| {
         let geometry = Slab::geometry(size, 4, &Knobs::default()).unwrap();
         let info = CacheInfo::new("", crate::stream::Kind::Named, 0);

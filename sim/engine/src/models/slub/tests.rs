@@ -23,7 +23,7 @@ fn play(cpu_partial: u32, min_partial: usize, play: impl FnOnce(&mut Script<'_, 
 }
 
 #[test]
-fn a_cpu_fills_one_slab_after_the_other_and_what_it_holds_is_active() {
+fn objects_of_a_cpu_slab_count_as_active() {
     play(0, 5, |script| {
         script.alloc(0, 1);
         assert_eq!(script.counts(), (1, 8), "seven of the current slab are free, and active all the same");
@@ -37,7 +37,7 @@ fn a_cpu_fills_one_slab_after_the_other_and_what_it_holds_is_active() {
 }
 
 #[test]
-fn remote_frees_to_the_current_slab_are_used_before_another_slab() {
+fn remotely_freed_objects_of_the_current_slab_are_reused_first() {
     play(0, 5, |script| {
         script.alloc(0, 8);
         script.free(1, [2, 3]);
@@ -49,7 +49,7 @@ fn remote_frees_to_the_current_slab_are_used_before_another_slab() {
 }
 
 #[test]
-fn a_full_slab_goes_to_the_cpu_that_frees_to_it_and_the_list_to_the_node_when_it_is_full() {
+fn freed_full_slab_joins_the_freeing_cpus_partial_list() {
     // A slab has eight objects, so a CPU may keep one partial slab: twice four objects, divided by eight.
     play(4, 5, |script| {
         script.alloc(0, 25);
@@ -71,7 +71,7 @@ fn a_full_slab_goes_to_the_cpu_that_frees_to_it_and_the_list_to_the_node_when_it
 }
 
 #[test]
-fn a_cpu_keeps_one_slab_even_where_it_is_to_have_none() {
+fn cpu_keeps_one_slab_even_with_cpu_partial_zero() {
     play(0, 5, |script| {
         script.alloc(0, 17);
         script.free(1, [0]);
@@ -82,7 +82,7 @@ fn a_cpu_keeps_one_slab_even_where_it_is_to_have_none() {
 }
 
 #[test]
-fn empty_slabs_go_once_the_node_has_enough_without_them() {
+fn empty_slabs_are_freed_if_the_node_has_enough_partial_slabs() {
     play(0, 2, |script| {
         script.alloc(0, 33);
         // CPU 0 has four full slabs and a current slab. Each slab becomes empty on the CPU's list, and leaves the list
@@ -106,7 +106,7 @@ fn empty_slabs_go_once_the_node_has_enough_without_them() {
 }
 
 #[test]
-fn a_cpu_takes_more_slabs_of_the_node_than_it_needs() {
+fn cpu_takes_extra_partial_slabs_from_its_node() {
     // A CPU has room for two partial slabs. It takes one slab to serve, and two more, which is one above half of two.
     play(8, 5, |script| {
         script.alloc(0, 48);
@@ -119,7 +119,7 @@ fn a_cpu_takes_more_slabs_of_the_node_than_it_needs() {
 }
 
 #[test]
-fn a_shrink_leaves_full_slabs_and_partial_ones_the_fullest_first() {
+fn shrink_sorts_partial_slabs_fullest_first() {
     play(4, 5, |script| {
         script.alloc(0, 32);
         script.alloc(1, 8);
@@ -133,7 +133,7 @@ fn a_shrink_leaves_full_slabs_and_partial_ones_the_fullest_first() {
 }
 
 #[test]
-fn a_cpu_begins_with_slabs_that_it_has_already() {
+fn cpu_starts_with_the_slabs_of_its_snapshot() {
     let pages = Pages::new(CPUS).unwrap();
     let mut model = Model::<Slub>::new(&pages, knobs(8, 5)).unwrap();
     model.learn(&CacheInfo::new("cache", Kind::Named, SIZE)).unwrap();
@@ -155,7 +155,7 @@ fn a_cpu_begins_with_slabs_that_it_has_already() {
 }
 
 #[test]
-fn large_objects_and_pages_lie_in_no_slab() {
+fn large_objects_use_pages_and_no_slab() {
     let pages = Pages::new(CPUS).unwrap();
     let mut slub = Model::<Slub>::new(&pages, Knobs::default()).unwrap();
     let at = |cpu| At::new(cpu, 0);

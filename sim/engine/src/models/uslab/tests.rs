@@ -25,7 +25,7 @@ fn play(knobs: Knobs, play: impl FnOnce(&mut Script<'_, Uslab>)) {
 }
 
 #[test]
-fn each_fill_asks_for_twice_as_many_and_takes_what_is_listed() {
+fn each_fill_doubles_and_takes_listed_objects() {
     play(Knobs::default(), |script| {
         let mut told = |expected: &[Deed], counts| {
             script.alloc(0, 1);
@@ -44,7 +44,7 @@ fn each_fill_asks_for_twice_as_many_and_takes_what_is_listed() {
 }
 
 #[test]
-fn a_stack_gets_twice_as_many_places_when_they_are_used_up() {
+fn full_stack_doubles_its_capacity() {
     play(Knobs::default(), |script| {
         script.alloc(0, 40);
         script.shrink();
@@ -70,7 +70,7 @@ fn a_magazine_in_the_depot(script: &mut Script<'_, Uslab>) -> [(u64, u16); 2] {
 }
 
 #[test]
-fn the_newest_magazine_of_a_full_stack_goes_by_the_depot_to_another_cpu() {
+fn newest_magazine_of_a_full_stack_reaches_another_cpu_by_the_depot() {
     play(knobs(2, 1), |script| {
         let places = a_magazine_in_the_depot(script);
         script.alloc(1, 1);
@@ -102,7 +102,7 @@ fn objects_beyond_a_full_depot_are_freed_to_their_slabs() {
 }
 
 #[test]
-fn the_fullest_slab_serves_first_and_its_lowest_object() {
+fn fullest_slab_serves_its_lowest_object_first() {
     // The stack has two objects; each further free flushes the upper object to its slab.
     play(knobs(1, 0), |script| {
         script.alloc(0, 24);
@@ -116,7 +116,7 @@ fn the_fullest_slab_serves_first_and_its_lowest_object() {
 }
 
 #[test]
-fn a_slab_that_falls_empty_goes_if_six_have_room() {
+fn emptied_slab_is_freed_if_six_slabs_have_room() {
     play(knobs(1, 0), |script| {
         script.alloc(0, 64);
         script.free(0, 0..48);
@@ -147,7 +147,7 @@ fn reap_flushes_objects_unused_since_the_last_reap() {
 }
 
 #[test]
-fn a_shrink_empties_all_and_sorts_slabs_by_their_free_objects() {
+fn shrink_empties_magazines_and_sorts_slabs() {
     script(16, knobs(1, 0), |script: &mut Script<'_, Uslab>| {
         assert_eq!(script.per_slab(), 256);
         script.alloc(0, 768);
@@ -165,7 +165,7 @@ fn a_shrink_empties_all_and_sorts_slabs_by_their_free_objects() {
 }
 
 #[test]
-fn magazines_are_as_large_as_objects_are_small() {
+fn magazine_capacity_falls_with_object_size() {
     let of = |stride| {
         let Sizes { capacity, first_fill: 1, reach, depot_limit, .. } = Sizes::new(stride, &Knobs::default())
         else {
@@ -447,7 +447,7 @@ proptest! {
 
 /// Stacks and depots of each size are filled from empty to full, and beyond.
 #[test]
-fn stacks_and_depots_hold_as_much_as_the_shipping_ones() {
+fn modelled_stacks_and_depots_hold_as_much_as_the_shipping_ones() {
     for size in [1024, 4096, 12_000, 300_000] {
         let Sizes { capacity, reach, depot_limit, .. } = Sizes::new(size, &Knobs::default());
         let most = reach + (depot_limit + 2) * capacity;
@@ -461,7 +461,7 @@ fn stacks_and_depots_hold_as_much_as_the_shipping_ones() {
 /// Only the limits on objects and magazines are checked, because there are too many objects to compare after each
 /// operation.
 #[test]
-fn stacks_and_depots_of_small_objects_hold_as_much_as_the_shipping_ones() {
+fn modelled_depots_of_small_objects_hold_as_much_as_the_shipping_ones() {
     let setup = Setup { cpus: 1, sizes: vec![64], sized: None };
     let machine = Machine::with(1, setup.magazines()).expect("a machine of addresses");
     let pages = Pages::new(1).expect("a machine of addresses");
@@ -480,7 +480,7 @@ fn stacks_and_depots_of_small_objects_hold_as_much_as_the_shipping_ones() {
 
 /// The limits of the depots add up to twice their common limit.
 #[test]
-fn depots_of_many_caches_hold_as_much_as_the_shipping_ones() {
+fn modelled_depots_of_many_caches_hold_as_much_as_the_shipping_ones() {
     let Sizes { capacity, reach, depot_limit, magazine, .. } = Sizes::new(16_384, &Knobs::default());
     let caches = 2 * (SHARED / (depot_limit as u64 * magazine)) as usize;
     let setup = Setup { cpus: 1, sizes: vec![16_384; caches], sized: None };

@@ -23,7 +23,7 @@ fn with_holes(fit: Fit, order: Order) -> (Heap, Vec<Piece>) {
 }
 
 #[test]
-fn each_policy_takes_the_block_that_its_name_says() {
+fn each_fit_policy_selects_its_block() {
     let at = |fit, order, size| {
         let (mut heap, _kept) = with_holes(fit, order);
         heap.alloc(layout(size)).unwrap().at()
@@ -41,7 +41,7 @@ fn each_policy_takes_the_block_that_its_name_says() {
 
 /// Regression test: the search returned to its starting point.
 #[test]
-fn next_fit_goes_on_behind_an_exact_fit() {
+fn next_fit_continues_behind_an_exact_fit() {
     let mut heap = heap(Fit::Next, Order::Address);
     let [small, _a, hit, _b, next, _c] = [8, 8, 24, 8, 24, 8].map(|size| heap.alloc(layout(size)).unwrap());
     let _rest = (0..1024).rev().find_map(|size| heap.alloc(layout(size))).unwrap();
@@ -68,7 +68,7 @@ fn search_lengths_are_counted() {
 }
 
 #[test]
-fn a_freed_block_is_merged_with_both_neighbours() {
+fn freed_block_merges_with_both_neighbours() {
     for order in [Order::Lifo, Order::Address] {
         let mut heap = heap(Fit::First, order);
         let whole = heap.holes();
@@ -82,7 +82,7 @@ fn a_freed_block_is_merged_with_both_neighbours() {
 }
 
 #[test]
-fn many_holes_of_16_bytes_do_not_serve_4_kilobytes() {
+fn holes_of_16_bytes_cannot_serve_4_kilobytes() {
     let mut heap = Heap::new(16 << 10, Fit::First, Order::Address).unwrap();
     let mut blocks = vec![];
     while let Some(block) = heap.alloc(layout(8)) {
@@ -102,7 +102,7 @@ fn many_holes_of_16_bytes_do_not_serve_4_kilobytes() {
 }
 
 #[test]
-fn alignment_leaves_the_gap_before_it_free() {
+fn gap_before_an_aligned_block_stays_free() {
     let mut heap = heap(Fit::First, Order::Address);
     let block = heap.alloc(Layout::from_size_align(100, 256).unwrap()).unwrap();
     assert_eq!((block.at(), heap.holes().count, heap.check()), (256, 2, Ok(())));
@@ -112,7 +112,7 @@ fn alignment_leaves_the_gap_before_it_free() {
 }
 
 #[test]
-fn a_tag_that_was_overwritten_is_told() {
+fn overwritten_boundary_tag_is_reported() {
     let mut heap = heap(Fit::First, Order::Lifo);
     let block = heap.alloc(layout(24)).unwrap();
     let end = block.at() + 24;

@@ -24,7 +24,7 @@ fn with_free(bytes: usize, sli: u32, search: Search, sizes: &[usize]) -> (Tlsf, 
 }
 
 #[test]
-fn both_scans_light_up_for_a_request_of_the_widget() {
+fn tlsf_demo_marks_both_bitmap_scans() {
     // The heap has two second-level bits, and its smallest block has 16 bytes. The free blocks: 48 (fl 1, sl 2), 96 (fl
     // 2, sl 2), and the rest of 1024 bytes.
     let (mut tlsf, _kept) = with_free(1024, 2, Search::Bitmaps, &[48, 96]);
@@ -46,7 +46,7 @@ fn both_scans_light_up_for_a_request_of_the_widget() {
 }
 
 #[test]
-fn a_block_of_the_requests_own_class_is_passed_over_though_it_would_fit() {
+fn tlsf_skips_a_fitting_block_of_the_requests_class() {
     let (mut tlsf, mut kept) = with_free(512, 2, Search::Bitmaps, &[144]);
     while tlsf.holes().count > 1 {
         kept.push(tlsf.alloc(layout(300)).or_else(|| tlsf.alloc(layout(12))).unwrap());
@@ -58,7 +58,7 @@ fn a_block_of_the_requests_own_class_is_passed_over_though_it_would_fit() {
 }
 
 #[test]
-fn what_a_block_takes_is_not_rounded_up_to_its_class() {
+fn tlsf_block_is_not_rounded_up_to_its_class() {
     for sli in 2..=5 {
         let mut tlsf = Tlsf::new(4 << 20, sli, Search::Bitmaps).unwrap();
         for size in (1..=1 << 20).step_by(997) {
@@ -71,7 +71,7 @@ fn what_a_block_takes_is_not_rounded_up_to_its_class() {
 }
 
 #[test]
-fn without_bitmaps_a_search_looks_at_every_head_on_its_way() {
+fn search_without_bitmaps_reads_each_list_head() {
     let longest = |search| {
         let mut tlsf = Tlsf::new(64 << 10, 4, search).unwrap();
         tlsf.alloc(layout(12)).unwrap();
@@ -82,7 +82,7 @@ fn without_bitmaps_a_search_looks_at_every_head_on_its_way() {
 }
 
 #[test]
-fn bitmaps_and_a_scan_of_all_heads_find_the_same_class() {
+fn bitmap_search_and_scan_find_the_same_class() {
     let sizes: Vec<_> = (1..40).map(|i| 16 * i * i).collect();
     let (tlsf, _kept) = with_free(1 << 20, 4, Search::Bitmaps, &sizes);
     for fl in 0..18 {
@@ -94,7 +94,7 @@ fn bitmaps_and_a_scan_of_all_heads_find_the_same_class() {
 }
 
 #[test]
-fn a_freed_block_is_merged_with_both_neighbours_and_the_end_is_found() {
+fn tlsf_free_merges_both_neighbours_up_to_the_end() {
     let mut tlsf = Tlsf::new(1024, 4, Search::Bitmaps).unwrap();
     let whole = tlsf.holes();
     assert_eq!(whole, Holes { count: 1, largest: 1004, total: 1004 });
@@ -106,7 +106,7 @@ fn a_freed_block_is_merged_with_both_neighbours_and_the_end_is_found() {
 }
 
 #[test]
-fn the_last_block_and_alignments_are_served() {
+fn tlsf_serves_its_last_block_and_alignments() {
     let mut tlsf = Tlsf::new(8192, 5, Search::Bitmaps).unwrap();
     let aligned = tlsf.alloc(Layout::from_size_align(100, 4096).unwrap()).unwrap();
     assert_eq!((aligned.at(), tlsf.check()), (4096, Ok(())));
@@ -122,7 +122,7 @@ fn the_last_block_and_alignments_are_served() {
 }
 
 #[test]
-fn what_lies_beside_the_memory_is_a_few_kilobytes() {
+fn tlsf_control_data_takes_a_few_kilobytes() {
     let control = |bytes, sli| Tlsf::new(bytes, sli, Search::Bitmaps).unwrap().control_bytes();
     // A heap of 4 MiB has 19 doublings with 16 heads and a bitmap each, and one more bitmap.
     assert_eq!(control(4 << 20, 4), 19 * (16 + 1) * 4 + 4);

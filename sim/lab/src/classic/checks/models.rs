@@ -18,7 +18,7 @@ fn drain(world: &World) -> Kept {
 }
 /// A small model can collapse to few executions. This model shows that loom runs the lock's sections in every order.
 #[test]
-fn sections_run_in_every_order() {
+fn model_runs_critical_sections_in_each_order() {
     static ORDERS: Counter = Counter::new(0);
     ORDERS.set(0);
     let executions = model("C1: three sections of one lock", ALL, 200, || {
@@ -236,7 +236,7 @@ pub(super) fn resized_beside_an_allocation(script: Script) {
 
 /// A thread that finds the depot locked waits and counts the wait, which makes magazines grow.
 #[test]
-fn contention_is_seen() {
+fn model_reaches_lock_contention() {
     static MET: Counter = Counter::new(0);
     MET.set(0);
     let visits = || {
@@ -274,8 +274,8 @@ pub(super) fn counted() {
 /// A magazine of one round is always full or empty, so the model needs larger magazines.
 #[test]
 #[should_panic(expected = "survives")]
-fn a_model_with_magazines_of_one_misses_it() {
-    let bug = "a new magazine is loaded without another look";
+fn model_with_one_round_magazines_misses_the_bug() {
+    let bug = "a new magazine is loaded without checking the CPU again";
     caught(bug, "C2", ALL, "", [()], |()| {
         let world = World::new(1, 1, 3).cpu(0, &[1], &[2]).out(&[3]).nothing_else();
         let frees = |world: &World| {

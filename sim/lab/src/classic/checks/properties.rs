@@ -337,7 +337,7 @@ proptest! {
 
 /// Figure 3.1a: two allocations and two frees in a loop, at any fill of the magazines.
 #[test]
-fn a_loop_at_the_edge_of_a_magazine_does_not_thrash() {
+fn alternating_operations_at_a_magazines_end_do_not_thrash() {
     for fill in 0..12 {
         let numbers = Numbers::new(100);
         let cache = cache(1, fixed(3), &numbers);
@@ -399,7 +399,7 @@ fn magazines_grow_with_contention_up_to_the_largest_size() {
 
 /// Section 3.3: an allocation takes one object from the slab layer, even if whole magazines would fit.
 #[test]
-fn magazines_are_filled_by_frees_alone() {
+fn only_frees_fill_magazines() {
     let numbers = Numbers::new(100);
     let cache = cache(1, fixed(15), &numbers);
     let held: Vec<u64> = (0..10).filter_map(|_| cache.alloc()).collect();
@@ -420,7 +420,7 @@ fn each_cpu_has_separate_cache_lines() {
 // ---------------------------------------------------------------- the rest
 
 #[test]
-fn a_missing_magazine_is_full_and_empty() {
+fn missing_magazine_counts_as_full_and_empty() {
     let mut cpu: CpuCache<u64> = CpuCache::new();
     assert_eq!((cpu.loaded.pop(), cpu.loaded.push(7)), (None, Err(7)));
     cpu.load(Magazine { rounds: vec![1], size: 1 });
@@ -429,7 +429,7 @@ fn a_missing_magazine_is_full_and_empty() {
 }
 
 #[test]
-fn unannounced_cpu_has_a_slot() {
+fn unknown_cpu_has_a_slot() {
     let numbers = Numbers::new(10);
     let cache = cache(2, fixed(1), &numbers);
     on_cpu(u32::MAX);
@@ -441,7 +441,7 @@ fn unannounced_cpu_has_a_slot() {
 
 /// One thread plays all CPUs, as a simulator does, and an object freed on one CPU is allocated on another.
 #[test]
-fn one_thread_plays_a_thousand_cpus() {
+fn one_thread_simulates_a_thousand_cpus() {
     let numbers = Numbers::new(20_000);
     let cache = cache(1024, fixed(3), &numbers);
     let allocate = |cpu| {
@@ -460,7 +460,7 @@ fn one_thread_plays_a_thousand_cpus() {
 }
 
 #[test]
-fn threads_on_the_machines_cpus_lose_nothing() {
+fn threads_on_real_cpus_lose_no_round() {
     const THREADS: u64 = 4;
     let numbers = Numbers::new(10_000);
     let sizes = Sizes { first: 3, largest: 31, contention: 0 };
@@ -501,7 +501,7 @@ fn threads_on_the_machines_cpus_lose_nothing() {
 /// The layer must be readable in one sitting. Lines are counted as in the rest of the project, without blank lines and
 /// comments.
 #[test]
-fn the_layer_is_at_most_400_lines() {
+fn classic_magazine_layer_is_at_most_400_lines() {
     let files = [
         include_str!("../mod.rs"),
         include_str!("../magazine.rs"),

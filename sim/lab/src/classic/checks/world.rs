@@ -32,7 +32,7 @@ impl SharedSupplier {
 
 impl Slab<usize> for SharedSupplier {
     fn alloc(&self) -> Option<usize> {
-        planted!("the slab layer looks and then takes" => {
+        planted!("the slab layer allocates without checking again" => {
             let object = self.0.objects.lock().last().copied()?;
             self.0.objects.lock().retain(|other| *other != object);
             return Some(object);

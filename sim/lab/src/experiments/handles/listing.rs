@@ -116,7 +116,7 @@ pub(super) fn reuse(findings: &mut Findings) -> anyhow::Result<()> {
     let tabled = |policy: WrapPolicy| Tabled(HandleTable::with(policy));
     let fates = [
         ("the tutorial's listing: the slot counts in 32 bits", fate(&mut Counted::in_bits(32))?),
-        ("what its text says: the slot counts in 8 bits", fate(&mut Counted::in_bits(8))?),
+        ("as its text says: the slot counts in 8 bits", fate(&mut Counted::in_bits(8))?),
         ("HandleTable, Wrap", fate(&mut tabled(WrapPolicy::Wrap))?),
         ("HandleTable, Retire", fate(&mut tabled(WrapPolicy::Retire))?),
     ];
@@ -240,7 +240,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_listing_loses_its_slot_and_only_the_text_revives_a_handle() {
+    fn seed_listing_loses_a_slot_and_its_text_revives_a_handle() {
         let listing = fate(&mut Counted::in_bits(32)).unwrap();
         assert_eq!((listing.revived, listing.born_stale, listing.retired), (None, Some(256), None));
         let text = fate(&mut Counted::in_bits(8)).unwrap();
@@ -254,7 +254,7 @@ mod tests {
     /// The pool article's `Free` increments the generation and forgets the id: no listing returns an id to the free
     /// ids.
     #[test]
-    fn the_articles_free_never_gives_its_id_back() {
+    fn seed_articles_free_never_returns_the_id() {
         /// `get_free_sparse_id` is not listed. It could return the next id, or an id that `Free` put in a list. The
         /// listing's `Free` puts nothing in such a list.
         struct Ids {
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_has_as_many_lives_as_its_bits_count() {
+    fn slot_has_one_life_per_generation() {
         assert_eq!((counted::<8>().unwrap(), wrapped::<8>().unwrap()), (Some(255), Some(255)));
         assert_eq!((counted::<12>().unwrap(), wrapped::<12>().unwrap()), (Some(4095), Some(4095)));
     }

@@ -127,7 +127,7 @@ impl Kenwright {
         let verdicts: Vec<Holds> = ratios.iter().map(|ratio| ratio.at_least(10.0)).collect();
         let rows = |wanted| verdicts.iter().filter(|holds| **holds == wanted).count();
         findings.claim(Claim {
-            says: "the pool is ten times as fast as the system's allocator".into(),
+            says: "the pool is ten times as fast as the system's malloc".into(),
             source: "Kenwright 2012, figure 4".into(),
             found: format!(
                 "ten times or more in {} of {} rows, less in {}, undecided in {}; medians of {least:.1} to {most:.1}. The paper's was \

@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn hundreds_of_times_is_judged_by_every_other_design() {
+    fn claim_of_hundreds_of_times_is_compared_with_each_design() {
         assert_eq!(verdict(&set_3(5, 300.0, 1.0)).0, Holds::Yes);
         let (holds, found) = verdict(&set_3(5, 1000.0, 10.0));
         assert_eq!(holds, Holds::Partly);
