@@ -105,7 +105,7 @@ fn child_of_a_busy_process_continues_with_magazines() {
                 // SAFETY: `after_fork_in_parent` and `after_fork_in_child` follow.
                 unsafe { both.before_fork() };
                 // SAFETY: the child uses the layer and the supplier, whose locks this thread holds, and libc's
-                // allocator, which is usable after a fork. It then exits without unwinding.
+                // allocator, which is usable after a fork. The child then exits without unwinding.
                 match unsafe { fork() }.expect("a fork") {
                     ForkResult::Child => {
                         // SAFETY: `fork` copied only this thread.

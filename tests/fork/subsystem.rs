@@ -99,7 +99,7 @@ fn child_of_a_busy_process_continues_with_the_subsystem() {
                 // SAFETY: `after_fork_in_parent` and `after_fork_in_child` follow.
                 unsafe { subsystem.before_fork() };
                 // SAFETY: the child uses the subsystem, whose locks this thread holds, and libc's allocator, which is
-                // usable after a fork. It then exits without unwinding.
+                // usable after a fork. The child then exits without unwinding.
                 match unsafe { fork() }.expect("a fork") {
                     ForkResult::Child => {
                         // SAFETY: `fork` copied only this thread.
@@ -141,8 +141,8 @@ fn forked_beside(subsystem: &Subsystem, busy: impl FnOnce(Stop) + Send, child: i
         stop.until_it_waits();
         // SAFETY: `after_fork_in_parent` and `after_fork_in_child` follow.
         unsafe { subsystem.before_fork() };
-        // SAFETY: the child uses the subsystem, and libc's allocator, which is usable after a fork. It then exits
-        // without unwinding.
+        // SAFETY: the child uses the subsystem, and libc's allocator, which is usable after a fork. The child then
+        // exits without unwinding.
         let ended = match unsafe { fork() }.expect("a fork") {
             ForkResult::Child => {
                 // SAFETY: `fork` copied only this thread.

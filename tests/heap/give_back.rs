@@ -285,8 +285,8 @@ fn missing_reaper_thread_is_reported_and_tolerated() {
 #[test]
 #[ignore = "run by the test above"]
 fn child_that_cannot_start_threads() {
-    // A stack of 2 MiB does not fit under the limit. The allocator's addresses are already reserved, and it commits
-    // inside them.
+    // A stack of 2 MiB does not fit under the limit. The allocator's addresses are already reserved, and the allocator
+    // commits inside these addresses.
     let reaper = || Uslab.reaper().unwrap();
     assert_eq!(reaper().thread, ReaperThread::Wanted);
     let taken = {

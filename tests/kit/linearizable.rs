@@ -5,8 +5,8 @@
 //! operations is searched once. A history of independent objects is checked one object at a time, which is equivalent
 //! by locality (Herlihy and Wing 1990): see [`check_each`].
 //!
-//! `uslab-magazine` and `uslab` also include this file, for histories of schedules. Its imports are therefore from the
-//! including module.
+//! `uslab-magazine` and `uslab` also include this file, for histories of schedules. The imports of this file are
+//! therefore from the including module.
 
 use super::sync::{AtomicU64, Mutex, Ordering::SeqCst, thread::yield_now};
 use std::collections::{BTreeMap, HashSet};

@@ -24,8 +24,8 @@ pub(crate) fn resident() -> usize {
     statm.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4096
 }
 
-/// Returns `true` if this process runs `test` alone. Otherwise it runs the test in such a process, and returns `false`
-/// when the test has passed there.
+/// Returns `true` if this process runs `test` alone. In any other process, `is_alone` runs the test in a process of its
+/// own, and returns `false` when the test has passed there.
 #[track_caller]
 pub(crate) fn is_alone(test: &str) -> bool {
     let variable = "USLAB_TEST_ALONE";

@@ -2,13 +2,13 @@
 //! the inlined copies. The instructions of each processor are described in a separate file.
 //!
 //! [`check`] verifies the properties on which the kernel and a restart rely. A section may be aborted before any of its
-//! instructions. An aborted section runs again from its *restart label*, with registers and memory as the aborted
-//! attempt left them. A place is *live* at the restart label if it is read from there on before it is written. A
-//! section must not write a live place before its commit, because the second attempt would read the changed value.
+//! instructions. An aborted section runs again from its *restart label*, with the registers and memory of the aborted
+//! attempt. A place is *live* at the restart label if it is read from there on before it is written. A section must not
+//! write a live place before its commit, because the second attempt would read the changed value.
 //!
 //! One store is an exception: a batch that widens its stack writes the new `cap` in the word next to the head that it
-//! commits. Every reader accepts any `cap` computed from what the section has read. So `cap` must be stored, not added
-//! to.
+//! commits. Every reader accepts any `cap` computed from what the section has read. The section must store `cap` and
+//! not add to it.
 //!
 //! Liveness is computed on the machine code, from the restart label through the section and beyond, along all direct
 //! jumps. The analysis ends at calls, returns, indirect jumps and unknown instructions. Registers and flags are tracked

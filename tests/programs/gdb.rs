@@ -142,8 +142,8 @@ fn gdb_commands_read_a_core_of_the_server() {
 #[test]
 fn gdb_finds_the_culprit_in_a_core() {
     let mut command = Command::new(faulty_server());
-    // A small heap keeps the core small. It has room for the names of functions, which the report looks up in debug
-    // information.
+    // A small heap keeps the core small. The heap has room for the names of functions, which the report looks up in
+    // debug information.
     let mut server =
         Server::of(command.args(["FZPU", "4096"]).env("USLAB_OPTIONS", "limit=256m").stderr(Stdio::piped()));
     let mut client = server.client();

@@ -2,8 +2,8 @@
 //! supplier, one atomic action at a time.
 //!
 //! An action is atomic for all other threads: a load or a store inside a section, taking a lock with all work under it,
-//! a system call. Each action may be any thread's. So nothing bounds how often a thread is interrupted, nor the number
-//! of its operations. A thread may run on any CPU, and on another CPU in each section.
+//! a system call. Each action may be any thread's. Nothing bounds how often a thread is interrupted, nor the number of
+//! its operations. A thread may run on any CPU, and on another CPU in each section.
 //!
 //! Both mechanisms are modelled. A *restartable sequence* may be aborted after each of its steps: when another thread
 //! runs on its CPU, or a drain fences that CPU. A *claimed slot* is claimed for the length of a section, by a thread

@@ -190,8 +190,8 @@ fn cache_box_is_one_word() {
     assert_eq!(size_of::<uslab::StableBox<'_, u64>>(), word);
 }
 
-/// Subsystems are on mappings, on the heap, and on several nodes. Their boxes are freed on other threads, some after
-/// the handle or even the subsystem was dropped.
+/// Subsystems are on mappings, on the heap, and on several nodes. The boxes of a dropped cache are freed on other
+/// threads, some after the handle or even the subsystem was dropped.
 #[test]
 fn boxes_of_many_subsystems_find_their_caches_from_any_thread() {
     const SUBSYSTEMS: usize = 200;

@@ -335,7 +335,7 @@ fn each_operation_counts_at_the_level_that_served_it() {
 }
 
 /// Without magazines no operation counts below `slab`, and a free that empties a slab beyond the kept ones frees its
-/// pages. The first freed pages are put on the CPU's stack of pages, which is committed for them.
+/// pages. The first freed pages are put on the CPU's stack of pages; memory is committed for that stack.
 #[test]
 fn each_operation_without_magazines_locks_its_node() {
     use Path::{Commit, Pages, Slab};

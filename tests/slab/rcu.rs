@@ -5,7 +5,7 @@ use uslab::{Gfp, KmemCache, ObjectCache, rcu};
 use uslab_magazine::sync::{AtomicBool, AtomicU64, Ordering::*};
 
 /// Advances the collector until `done` returns `true`. Readers of all tests share one collector, so a pinned reader
-/// that has no CPU holds up all of them.
+/// that has no CPU delays all readers.
 fn wait(done: impl Fn() -> bool) {
     for turn in 0..60_000 {
         if done() {

@@ -1,7 +1,7 @@
 //! Draws the imports between the files of a crate as arrows, from its shipping sources.
 //!
-//! The drawing follows `mod` items from the crate's root, as the compiler does. It omits code that a shipping build
-//! does not compile: tests, models, schedules, and code for checkers only. An arrow is a `use`, or a path in an
+//! The drawing follows `mod` items from the crate's root, as the compiler does. The drawing omits code that a shipping
+//! build does not compile: tests, models, schedules, and code for checkers only. An arrow is a `use`, or a path in an
 //! expression, a type or a macro's arguments. An arrow leads to the file that *defines* the named item: re-exports are
 //! followed to their end. A module that re-exports items of its children without using them is a facade and draws no
 //! arrow. Inline modules belong to their file.

@@ -16,7 +16,7 @@ use std::time::Duration;
 pub struct Modelled {
     /// The package's name.
     pub package: &'static str,
-    /// Its root module, relative to the workspace's root.
+    /// The package's root module, relative to the workspace's root.
     pub lib: &'static str,
     /// The fewest models that the crate must have.
     pub least: usize,

@@ -18,7 +18,7 @@
 //! | `return` | a function returns before a statement |
 //!
 //! Only shipping code is mutated: no tests, no constants, no arguments of macros. Some mutants do not compile; the
-//! caller finds them by building, and omits them.
+//! caller finds these mutants by building, and omits them.
 
 use crate::source::{has_code, ships};
 use anyhow::anyhow;

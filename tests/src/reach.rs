@@ -3,7 +3,7 @@
 //!
 //! The probes are not a compiler's coverage tool: a probe is a store to a mapped file. A probe therefore works in the
 //! same way under loom, under shuttle, in a signal handler, in a process that forks or is killed, and inside a malloc.
-//! It does not depend on a compiler's version.
+//! A probe does not depend on a compiler's version.
 //!
 //! A *line* is one on which a statement or the body of a match arm begins, in shipping code: no tests, no constants, no
 //! code for checkers only.

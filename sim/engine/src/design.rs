@@ -103,8 +103,8 @@ impl CacheCounts {
 /// A design, which serves a [`Stream`](crate::Stream): the shipping allocator, or a model of another allocator's
 /// policy.
 ///
-/// A caller announces each cache before its first operation. It returns each object and block to the design exactly
-/// once. A free never fails.
+/// A caller announces each cache before its first operation. The caller returns each object and block to the design
+/// exactly once. A free never fails.
 pub trait Design {
     /// The handle of an allocated object.
     type Object;

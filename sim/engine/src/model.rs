@@ -61,8 +61,8 @@ pub(crate) fn by_geometry<P: Policy>(size: usize, cpus: u32, of: impl Fn(&Geomet
 /// A policy: the behaviour of one cache in a model. A [`Model`] has one policy for each cache, and the state that
 /// policies share.
 ///
-/// The model checks conservation and ownership. Its [`check`](Design::check) finds an object that a policy allocates
-/// twice or loses.
+/// The model checks conservation and ownership. The [`check`](Design::check) of a model finds an object that a policy
+/// allocates twice or loses.
 pub trait Policy: Debug + Sized {
     /// The policy's name on command lines.
     const NAME: &'static str;

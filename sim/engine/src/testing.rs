@@ -1,6 +1,6 @@
-//! Helpers for tests of a [`Policy`], with the feature `testing`. They run scripts with results worked out by hand, and
-//! compare random streams with a [`Shadow`] of the policy's rules. Each step of a test also checks the conservation
-//! invariants.
+//! Helpers for tests of a [`Policy`], with the feature `testing`. The helpers run scripts with results worked out by
+//! hand, and compare random streams with a [`Shadow`] of the policy's rules. Each step of a test also checks the
+//! conservation invariants.
 //!
 //! All functions panic if an invariant does not hold.
 

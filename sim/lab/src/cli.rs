@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use uslab_output::command::Outcome;
 use uslab_output::{Form, Place, Progress, json_text, say, tell, write_all};
 
-/// Compare allocators in experiments. Without an experiment, lists all of them.
+/// Compare allocators in experiments. Without an experiment's name, the command lists all experiments.
 ///
 /// The lab compares textbook allocators (pools, free lists, linear, stack, first fit, buddy, TLSF, slot maps) with each
 /// other and with the shipping ones. Counts follow from the seed and are the same on any machine. Times are measured in

@@ -13,8 +13,8 @@
 //! [`classic`] and [`course`] are always compiled; all other modules need the feature `experiments`. `allocators` and
 //! `demos`, which need no OS, are also in the feature `demos`.
 //!
-//! `README.md` next to this crate's manifest is a tutorial. It checks [`classic`] with loom, from the first model to
-//! bugs that only a checker finds.
+//! `README.md` next to this crate's manifest is a tutorial. The tutorial checks [`classic`] with loom, from the first
+//! model to bugs that only a checker finds.
 
 // The models use cells to record owners; the checked code has no unsafe code.
 #![cfg_attr(not(test), forbid(unsafe_code))]

@@ -14,15 +14,15 @@ use std::time::Duration;
 /// zoneinfo, pagetypeinfo, vmstat and meminfo of each moment; the counters and attributes of all caches in
 /// /sys/kernel/slab; the losses of each CPU's buffer; the formats of the events; the kernel's release and command line.
 ///
-/// Recording the running kernel needs root and a mounted tracefs. It uses a separate tracing instance, which is removed
-/// afterwards; other tracing is not disturbed. Events are written to the folder as they happen, so the disk limits the
-/// length; events that the kernel lost are counted. The moments are `before` and `after`, and with --shrink `end`.
-/// Ctrl-C ends the recording and discards it.
+/// Recording the running kernel needs root and a mounted tracefs. `uslab record` uses a separate tracing instance,
+/// which is removed afterwards; other tracing is not disturbed. Events are written to the folder as they happen, so the
+/// disk limits the length; events that the kernel lost are counted. The moments are `before` and `after`, and with
+/// --shrink `end`. Ctrl-C ends the recording and discards it.
 ///
 /// With --qemu, a distribution's kernel is booted for the recording, which does not need root but qemu-system-x86_64
-/// and a static busybox (Debian: qemu-system-x86, busybox-static). Its events are enabled from early boot. Caches are
-/// shrunk before `before` and before `end`, so that these two tables are exact. KVM is used if it works. Otherwise the
-/// CPUs are emulated: times then mean little, but everything else is as on a real CPU.
+/// and a static busybox (Debian: qemu-system-x86, busybox-static). A booted kernel's events are enabled from early
+/// boot. Caches are shrunk before `before` and before `end`, so that these two tables are exact. KVM is used if it
+/// works. Without KVM the CPUs are emulated: times then mean little, but everything else is as on a real CPU.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -78,7 +78,7 @@ pub(super) struct Args {
     /// With --qemu, emulate the CPUs even if KVM is available.
     #[arg(long, requires = "qemu")]
     emulate: bool,
-    /// The workload: a program and its arguments. Its standard output is redirected to standard error.
+    /// The workload: a program and its arguments. The workload's standard output is redirected to standard error.
     #[arg(value_name = "COMMAND", last = true)]
     command: Vec<String>,
 }

@@ -71,8 +71,9 @@ pub(super) struct Args {
     /// Designs that replay the trace, e.g. `linux,linux:slab_max_order=0,uslab`. `linux` is the policy of the traced
     /// kernel. Its release is read from kernel.txt in the trace's folder (without that file slab-attributes.tsv
     /// decides), its boot parameters from cmdline.txt, its sheaf sizes from slab-attributes.tsv. The report compares
-    /// the slabs of each design with the kernel's tables in the trace's folder. It also compares the kernel's free
-    /// pages, rebuilt from the trace's events, with its buddyinfo. Designs and their options are listed at the end.
+    /// the slabs of each design with the kernel's tables in the trace's folder. The report also compares the kernel's
+    /// free pages, rebuilt from the trace's events, with its buddyinfo. Designs and their options are listed at the
+    /// end.
     #[arg(long, value_name = "NAME", value_delimiter = ',', conflicts_with_all = ["nodes", "magazine", "limit_memory", "snapshot_every", "strict", "all", "callers", "html"])]
     design: Vec<String>,
     /// With two designs: predict how the kernel's slabs would have changed with the second design's options instead of

@@ -10,8 +10,8 @@ use uslab_engine::clock::{self, Profile};
 
 /// Simulate a design on 1 to 1,024 CPUs, in virtual time: throughput, waits for locks, transfers of cache lines.
 ///
-/// Every CPU has a clock. The CPU whose clock is furthest behind does the next operation. Its clock then advances by
-/// the operation's price on the profile's machine. The same seed gives the same numbers.
+/// Every CPU has a clock. The CPU whose clock is furthest behind does the next operation. The CPU's clock then advances
+/// by the operation's price on the profile's machine. The same seed gives the same numbers.
 ///
 /// For design `uslab-model`, on 2, 4 and 8 CPUs, the transfers of cache lines agree within 10 % with a MESI protocol
 /// that counted the loads and stores of the shipping code. For other designs and more CPUs, the transfers are simulated

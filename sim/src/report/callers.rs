@@ -1,8 +1,8 @@
 //! Reports call sites, and lifetimes of objects.
 //!
 //! The table of call sites has the numbers of `perf kmem stat --caller`. A site's hits are its successful allocations.
-//! Its ping-pong are traced frees of these objects on another CPU. Fragmentation is the share of allocated bytes that
-//! were not requested.
+//! The *ping-pong* of a call site is the number of traced frees of its objects on another CPU. Fragmentation is the
+//! share of allocated bytes that were not requested.
 //!
 //! A lifetime is the time from an object's allocation to its free, if both are in the trace. A lifetime is measured on
 //! the trace's clock, and in operations: the traced allocations and frees of objects, on all CPUs, after the allocation

@@ -5,8 +5,8 @@
 //! empty slabs or held objects. The estimate has these bounds:
 //!
 //! - *Empty slabs of a node*: a node keeps an empty slab only while it has fewer than `min_partial` slabs with free
-//!   objects. That bounds the number of empty slabs, and so do the free objects and the partial slabs. If a node has
-//!   more partial slabs than objects in use in them, at least the difference is empty.
+//!   objects. The limit of partial slabs bounds the number of empty slabs, and so do the free objects and the partial
+//!   slabs. If a node has more partial slabs than objects in use in them, at least the difference is empty.
 //! - *Slabs of CPUs* (up to 6.17): each slab of a CPU may be empty.
 //! - *Sheaves* (since 6.18 for two caches, since 7.0 for all): objects in sheaves count as in use. For each slab that a
 //!   shrink empties, at least one of its objects must be in a sheaf, and all its objects must be free or in sheaves.

@@ -166,7 +166,7 @@ impl Snapshot {
         Ok(())
     }
 
-    /// Joins the attributes from sysfs to the rows; without slabinfo the rows are built from them.
+    /// Joins the attributes from sysfs to the rows; without slabinfo the rows are built from the attributes.
     fn add_catalog(&mut self, catalog: &Catalog) {
         if self.caches.is_empty() {
             let rows = catalog.caches.iter().filter_map(|(name, a)| {

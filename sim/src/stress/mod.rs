@@ -303,7 +303,7 @@ impl<'w, 'e> Supervisor<'w, 'e> {
     }
 }
 
-/// Joins the threads that are `over`, and returns the others.
+/// Joins the threads that are `over`, and returns the running ones.
 fn join<'s>(
     threads: Vec<ScopedJoinHandle<'s, ()>>,
     over: impl Fn(&ScopedJoinHandle<'s, ()>) -> bool,

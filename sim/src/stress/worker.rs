@@ -1,7 +1,7 @@
 //! A thread at its seat: it allocates, stamps, verifies and frees objects, and logs each operation in the seat's log.
 //!
-//! A *seat* exists during the whole run. It has a number, the objects it holds, and a log. Threads use a seat one after
-//! another.
+//! A *seat* exists during the whole run. A seat has a number, the objects it holds, and a log. Threads use a seat one
+//! after another.
 
 use super::log::{Deed, Entry, Log};
 use super::stamp::{Pattern, Token};

@@ -16,7 +16,7 @@ use uslab_sync::shard::Shard;
 /// Run many points of `uslab scale`: traces or workloads, designs, options, CPUs and seeds, on one machine or on many.
 ///
 /// FILE describes the sweep. Without a command, the number of its items is shown. An item's result depends only on its
-/// parameters, on the prices and on the simulator's version. The hash of these names its file. So shards can run
+/// parameters, on the prices and on the simulator's version. The hash of these names its file. Shards can therefore run
 /// anywhere, at any time and repeatedly, and a sweep finds the results of items that another sweep has run. The hash of
 /// the sweep shows whether two machines run the same sweep.
 #[derive(Debug, Args)]
@@ -273,10 +273,10 @@ pub(super) struct KubernetesArgs {
 /// The method is successive halving. The last round has all traces and seeds. Each earlier round has a third of the
 /// next round's, rounded up (--factor). The first round has all settings, and each later round the best third. The
 /// rounds continue until three settings are left, but each round must have more traces or seeds than the previous one.
-/// So a setting is only dropped because of new runs. Each round is a sweep's file in the folder FILE with the suffix
-/// `.tune`, so that a batch system can run it as an array. Results of all rounds are stored with FILE's, and existing
-/// results of any sweep are not run again. At the end the best setting is compared with all others on their common
-/// runs, and settings whose difference may be chance are marked.
+/// A setting is therefore only dropped because of new runs. Each round is a sweep's file in the folder FILE with the
+/// suffix `.tune`, so that a batch system can run it as an array. Results of all rounds are stored with FILE's, and
+/// existing results of any sweep are not run again. At the end the best setting is compared with all others on their
+/// common runs, and settings whose difference may be chance are marked.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

@@ -5,7 +5,7 @@
 
 /// Returns the number of settings in each round, from all of them to at most `factor`. `lists` are the numbers of
 /// traces and of seeds. The number of rounds is limited, because each round must have more traces or more seeds than
-/// the previous one. So a setting is never dropped because of runs that were already known.
+/// the previous one. A setting is therefore never dropped because of runs that were already known.
 pub(super) fn rounds(settings: u64, factor: u64, lists: [usize; 2]) -> Vec<u64> {
     let fewer = |n: u64, least: u64| (n > least).then(|| n.div_ceil(factor));
     let lasts = |all: usize| std::iter::successors(Some(all as u64), |n| fewer(*n, 1)).count();

@@ -7,8 +7,8 @@
 //! workloads:  workload, seed, bytes of an object, operations, think time, setting, CPUs
 //! ```
 //!
-//! Items of traces come first. A shard is a range of neighbours. It therefore needs few traces, and has small and large
-//! (expensive) numbers of CPUs alike.
+//! Items of traces come first. A shard is a range of neighbours. A shard therefore needs few traces, and has small and
+//! large (expensive) numbers of CPUs alike.
 
 use super::identity::{Identity, IdentityOf};
 use super::sample;

@@ -129,7 +129,7 @@ pub(super) enum Ended {
     Write(anyhow::Error),
 }
 
-/// Runs the items of a range that have no result, or all of them.
+/// Runs the items of a range: all, or those without a result.
 ///
 /// # Errors
 /// Fails if an existing result is of another sweep, or a result cannot be written. Results that are already stored

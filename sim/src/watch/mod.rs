@@ -31,9 +31,9 @@ use uslab_engine::designs::{Spec, all};
 /// slabs), one cache in detail with its slabs object by object, and the pages. `?` lists the keys. The terminal needs
 /// 80 columns and 24 rows.
 ///
-/// The allocator itself runs; nothing is recorded. Going back runs it again from the beginning, which takes less than
-/// 0.1 s at the end of the bundled trace (672,020 operations), and about 0.1 s per million operations in other traces.
-/// NO_COLOR in the environment is respected.
+/// The allocator itself runs; nothing is recorded. To go back, the viewer runs the engine again from the beginning. A
+/// run takes less than 0.1 s at the end of the bundled trace (672,020 operations), and about 0.1 s per million
+/// operations in other traces. NO_COLOR in the environment is respected.
 ///
 /// The command needs a terminal. Without a terminal, `uslab replay --at N --json` has the same states.
 #[derive(Debug, Args)]

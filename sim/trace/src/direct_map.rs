@@ -1,13 +1,13 @@
 //! The kernel's direct map of all memory, which converts an object's address to a page frame number.
 //!
 //! A page event has a page frame number, an object event an address. The kernel maps all memory in one piece, the
-//! *direct map*. It chooses the start at each boot (KASLR), at a multiple of 1 GiB, or of 512 MiB with 64 KiB pages. In
-//! this module the start is the address that page frame 0 would have. On arm64, whose lowest frames are not memory,
-//! that is below the first mapped address. No event contains the start, so it is found by a vote. A new slab's pages
-//! are allocated just before the slab's first object, on the same CPU. Each page allocation, with the next object
-//! allocation on its CPU, votes for the only aligned start that puts the object on those pages, if such a start exists.
-//! An unrelated pair also votes by chance, with a probability of 1 in 262,144 for each page of the block with 4 KiB
-//! pages, and of 1 in 8,192 with 64 KiB pages.
+//! *direct map*. The kernel chooses the start of the direct map at each boot (KASLR), at a multiple of 1 GiB, or of 512
+//! MiB with 64 KiB pages. In this module the start is the address that page frame 0 would have. On arm64, whose lowest
+//! frames are not memory, that is below the first mapped address. No event contains the start, so it is found by a
+//! vote. A new slab's pages are allocated just before the slab's first object, on the same CPU. Each page allocation,
+//! with the next object allocation on its CPU, votes for the only aligned start that puts the object on those pages, if
+//! such a start exists. Two unrelated events also vote by chance, with a probability of 1 in 262,144 for each page of
+//! the block with 4 KiB pages, and of 1 in 8,192 with 64 KiB pages.
 //!
 //! Each page size has its own vote: only votes with the right size agree on one start.
 

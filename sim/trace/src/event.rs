@@ -7,7 +7,8 @@ use super::symbols::Symbol;
 /// The largest CPU number a kernel can print (`NR_CPUS` of x86-64 is at most 8192).
 pub const MAX_CPU: u16 = 8191;
 
-/// An object's address as the trace prints it. It is real or hashed; a hashed address is only good for comparison.
+/// An object's address as the trace prints it. An address is real or hashed; a hashed address is only good for
+/// comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Ptr(pub u64);
 
@@ -42,7 +43,7 @@ pub struct Event {
     /// The third flag of ftrace's flag column: `.` task, `s` softirq, `h` hardirq, `H` hardirq inside softirq; `None` if the
     /// format has no such column.
     pub context: Option<u8>,
-    /// Nanoseconds on the trace's clock. The times are not monotonic: never sort by them.
+    /// Nanoseconds on the trace's clock. Times of events are not monotonic: never sort by them.
     pub time_ns: u64,
     /// `true` if the command's name was no longer known (`<...>`).
     pub comm_unknown: bool,

@@ -82,9 +82,9 @@ impl<'a> Fields<'a> {
         Some(self.name())
     }
 
-    /// Returns a value that may have blanks, such as a cache's name. It ends at the next key, or at an address or (`-F
-    /// cgroup`) control group that `perf script` appends. A cache's name has no slash, because it is also the name of a
-    /// folder.
+    /// Returns a value that may have blanks, such as a cache's name. A value ends at the next key, or at an address or
+    /// (`-F cgroup`) control group that `perf script` appends. A cache's name has no slash, because it is also the name
+    /// of a folder.
     #[inline]
     fn name(&mut self) -> &'a [u8] {
         let text = self.rest;

@@ -1,12 +1,13 @@
 //! Parses the kernel's own text: `comm-pid  (tgid) [cpu] flags time: event: fields`.
 //!
 //! The column `(tgid)` exists with the option `record-tgid`; the flags exist unless `irq-info` is off. A command's name
-//! may contain nearly anything (`kworker/0:1`, `mini-0`, blanks, brackets). It is `<...>` if the kernel has forgotten
-//! the name.
+//! may contain nearly anything (`kworker/0:1`, `mini-0`, blanks, brackets). The task's name is `<...>` if the kernel
+//! has forgotten the name.
 //!
 //! With the option `latency-format`, and in `trace-cmd report -l`, a line is `comm-pid  cpuflags time: event: fields`.
-//! Its time is in microseconds since the trace began (`10us `), with `+`, `!` or `#` before a long pause. With the
-//! option `verbose` as well, a line is `comm pid cpu flags preempt number [time] 0.010ms (+0.000ms): event: fields`.
+//! A time with `latency-format` is in microseconds since the trace began (`10us `), with `+`, `!` or `#` before a long
+//! pause. With the option `verbose` as well, a line is `comm pid cpu flags preempt number [time] 0.010ms (+0.000ms):
+//! event: fields`.
 
 use super::fields::{self, skip_spaces, word};
 use super::prefix::{Prefix, comm_before_pid, cut_at_cpu};

@@ -12,8 +12,8 @@
 //! often long after `kmem_cache_alloc` did not. The text is parsed once, while a thread unpacks the next chunks; the
 //! first pass hands the second 32-byte records.
 //!
-//! The events are from the kernel's `kmem` group, as ftrace, `perf script` and `trace-cmd report` print them. They can
-//! also be a program's calls of malloc and free, from wee_alloc's traces, Fleetbench's distributions, or binary
+//! The events are from the kernel's `kmem` group, as ftrace, `perf script` and `trace-cmd report` print them. Events
+//! can also be a program's calls of malloc and free, from wee_alloc's traces, Fleetbench's distributions, or binary
 //! recordings of `libuslab.so`. Nothing is skipped silently. Lines that are not understood are counted and shown, and
 //! lost events are reported. Events that the kernel did not trace (hidden allocations and frees, objects from before
 //! the trace) are inferred and counted separately.

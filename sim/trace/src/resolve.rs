@@ -10,9 +10,9 @@
 //! | free | the free, matched | *hidden allocation* if the pointer or its page was seen before, else *pre-trace* |
 //! | page freed | *hidden free* of each live object on it | |
 //!
-//! Two events in the wrong order look like one hidden allocation and one hidden free, and cancel out. Such events are
-//! also counted as swapped pairs: a free after the next allocation of the pointer (`alloc, alloc, free, free`), or
-//! before its own (`free, alloc, ..., alloc`).
+//! Two events in the wrong order look like one hidden allocation and one hidden free, and cancel out. Two events of one
+//! pointer in the wrong order are also counted as a swapped pair: a free after the next allocation (`alloc, alloc,
+//! free, free`), or before its own allocation (`free, alloc, ..., alloc`).
 //!
 //! State is kept for pointers on pages that are still allocated, and for the pages. The pass's memory therefore follows
 //! the traced machine's memory, not the length of the trace.

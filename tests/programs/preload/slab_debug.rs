@@ -80,8 +80,8 @@ fn tracing_prints_each_allocation_and_free() {
     assert!(thread.is_some_and(|thread| thread > 0) && threads.is_empty(), "{err}");
 }
 
-/// Allocates twenty objects whose addresses are stored nowhere, and five reachable through a list, by addresses inside
-/// them.
+/// Allocates twenty objects whose addresses are stored nowhere, and five objects that a list reaches by addresses
+/// inside them.
 #[test]
 fn leaks_are_reported_at_exit_by_allocation_site() {
     let dir = tempfile::tempdir().unwrap();
@@ -123,8 +123,8 @@ fn forked_children_continue_with_a_debugged_heap() {
 fn debugged_library_behaves_as_c_programs_expect() {
     let dir = tempfile::tempdir().unwrap();
     let api = compiled("api.c", dir.path());
-    // Red zones double a class whose size is a power of two, because it is aligned to its size. That is more memory
-    // than the program's own checks expect. Recording the stacks of all allocations takes a minute.
+    // Red zones double a class whose size is a power of two, because it is aligned to its size. Red zones take more
+    // memory than the program's own checks expect. Recording the stacks of all allocations takes a minute.
     let options = if full() { "slab_debug=FPU,reap=60000" } else { "slab_debug=FP,reap=60000" };
     let output = preloaded(&mut Command::new(&api), options);
     let (out, err) = (text(&output.stdout), text(&output.stderr));

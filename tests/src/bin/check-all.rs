@@ -3,8 +3,8 @@
 //! The models need another build (`--cfg loom`) than the tests, so one `cargo test` cannot run both. A model might
 //! silently not run. The models therefore write a row each to a file, and this runner counts the rows.
 //!
-//! A model might not search for a planted bug. The names of all planted bugs are read from the sources, and the models
-//! must have caught each in this run; or the schedules, if loom does not compile the code.
+//! A model might not search for a planted bug. The names of all planted bugs are read from the sources. The models must
+//! have caught each bug in this run; if loom does not compile the code, the schedules must have.
 //!
 //! All rows of models, planted bugs and schedules are kept for `check-claims`.
 //!

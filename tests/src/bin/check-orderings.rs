@@ -1,8 +1,8 @@
 //! `cargo check-orderings`: weakens every memory ordering of a crate, one at a time; a model must fail for each.
 //!
 //! One build is enough: the loom backend of `uslab-sync` reads the mutant from the environment. The models first run at
-//! one pre-emption, to find the sites that each reaches. Then each mutant runs through the models that reach its site,
-//! cheapest first, at one pre-emption and then at each model's own bound, until one fails.
+//! one pre-emption, to find the sites that each reaches. Each mutant then runs through the models that reach its site,
+//! until one fails: cheapest first, at one pre-emption and then at each model's own bound.
 //!
 //! The check shows that the models *notice* a weaker ordering, so a checked property needs each ordering. The check
 //! does not show that an ordering is strong enough: the models themselves do.

@@ -24,7 +24,7 @@ enum Kind {
     Handoff(u64),
     /// Each CPU allocates and frees in pairs; another CPU does this percentage of the frees.
     Remote(u64),
-    /// CPU 0 allocates this many tasks for each CPU; each CPU frees its tasks, then waits for the others.
+    /// CPU 0 allocates this many tasks for each CPU; each CPU frees its tasks, then waits for all other CPUs.
     ForkJoin(u64),
     /// Each CPU serves this many connections, which open and close at random.
     Server(u64),
@@ -124,8 +124,8 @@ pub trait Others<O> {
 
 /// The operations of one CPU under a [`Workload`].
 ///
-/// Virtual time and real threads run the same scripts. Each CPU has its own random numbers, so its operations do not
-/// depend on the speed of the others.
+/// Virtual time and real threads run the same scripts. Each CPU has its own random numbers, so the operations of a CPU
+/// do not depend on the speed of other CPUs.
 #[derive(Debug)]
 pub struct Script<O> {
     kind: Kind,

@@ -1,5 +1,5 @@
 //! The course: labs about this allocator. In some labs a student predicts a result, and the engine checks it with a
-//! run. In others a student writes a policy, and the judge runs it on unseen streams.
+//! run. In some labs a student writes a policy, and the judge runs the policy on unseen streams.
 //!
 //! ```text
 //! seed ──> questions ──> prediction ──> sheet ──> marks        the engine runs each question's script, and measures

@@ -41,8 +41,8 @@ pub struct Magazines01 {
     cache: Cache<Object, Pocket>,
 }
 
-/// The slab layer below the magazines. It provides no objects, and collects returned objects until the model puts them
-/// into their slabs.
+/// The slab layer below the magazines. The slab layer provides no objects, and collects returned objects until the
+/// model puts them into their slabs.
 #[derive(Debug, Default)]
 struct Pocket(RefCell<Vec<Object>>);
 
@@ -55,8 +55,8 @@ impl Slab<Object> for Pocket {
     }
 }
 
-/// The magazine types: the number of rounds, the object size above which a cache starts with the type, and the object
-/// size below which it can grow to the next type.
+/// The magazine types: the number of rounds; the object size above which a cache starts with the type; the object size
+/// below which a cache can grow to the next type.
 const TYPES: [(usize, usize, usize); 9] = [
     (1, 3200, 65_536),
     (3, 256, 32_768),

@@ -6,9 +6,9 @@ use serde::Serialize;
 
 /// An allocator under study.
 ///
-/// A block is a value that a free consumes. So it cannot be freed twice, nor by an allocator of another type. Two
-/// allocators of one type share a block type. An allocator with its own memory [panics](super::memory::Memory::own) on
-/// a block of another one.
+/// A block is a value that a free consumes. A block therefore cannot be freed twice, nor by an allocator of another
+/// type. Two allocators of one type share a block type. An allocator with its own memory
+/// [panics](super::memory::Memory::own) on a block of another one.
 pub trait Allocator {
     /// The handle of an allocated block.
     type Block;

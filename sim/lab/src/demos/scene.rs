@@ -72,9 +72,9 @@ impl Scene {
         self.parts.last().map_or(0, |part| part.at + part.bytes)
     }
 
-    /// Draws the memory as a line of 64 characters. Each shows a 64th of the memory: a block's first letter if
-    /// most of it is in use, `+` rounding, `=` headers and tags, `-` padding, `.` free, `|` the start of another free
-    /// piece, `_` never used, `#` retired, `~` loaded but not used.
+    /// Draws the memory as a line of 64 characters. Each character shows a 64th of the memory: a block's first letter
+    /// if most of it is in use, `+` rounding, `=` headers and tags, `-` padding, `.` free, `|` the start of another
+    /// free piece, `_` never used, `#` retired, `~` loaded but not used.
     pub fn strip(&self) -> String {
         let column = |n: usize| {
             let range = n * self.bytes() / COLUMNS..(n + 1) * self.bytes() / COLUMNS;

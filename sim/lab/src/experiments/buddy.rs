@@ -11,9 +11,9 @@ use uslab::{Geometry, OrderRule};
 /// How much does a buddy allocator waste, and how much of that do slabs on top of it save?
 ///
 /// Every size up to the largest is requested once; no size is sampled. Folklore says that a quarter of a buddy
-/// allocator's memory is wasted; Russell (1977) computed 1.44 times the requested bytes. Both figures depend on the
-/// distribution of sizes, and on what is averaged. The output also has a walk through splits and merges, and their
-/// number by the size of the heap.
+/// allocator's memory is wasted; Russell (1977) computed 1.44 times the requested bytes. The cost and the benefit of
+/// rounding depend on the distribution of sizes, and on what is averaged. The output also has a walk through splits and
+/// merges, and their number by the size of the heap.
 #[derive(Debug, Args)]
 pub struct Buddies {
     /// The largest size, in bytes, a power of two.

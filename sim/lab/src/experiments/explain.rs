@@ -11,7 +11,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 
 /// Show which allocator suits what: the cheat sheet, or one allocator's page.
 ///
-/// A page shows sizes, lifetimes, the worst case, waste, and programs that ship the allocator. It also shows one
+/// A page shows sizes, lifetimes, the worst case, waste, and programs that ship the allocator. A page also shows one
 /// workload's results: the longest operation in steps, bytes taken per byte requested, bytes outside the memory, and
 /// time.
 #[derive(Debug, Args)]

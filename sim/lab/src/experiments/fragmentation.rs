@@ -24,10 +24,10 @@ use policy::{Policy, Run, SEEDS, seeds, shown};
 
 /// Which part of the free memory is in one piece, and does that get worse with time?
 ///
-/// The workload has random sizes and two kinds of lifetimes, most short and some long. It runs in first fit, best fit,
-/// TLSF and buddy, each with the same fraction of memory in use, over ten seeds. Reported is the largest free block as
-/// a share of all free memory. Two more runs follow: one kind of lifetime with the same mean, and a longer run that
-/// shows the share and the search steps over time.
+/// The workload has random sizes and two kinds of lifetimes, most short and some long. The workload runs in first fit,
+/// best fit, TLSF and buddy, each with the same fraction of memory in use, over ten seeds. Reported is the largest free
+/// block as a share of all free memory. Two more runs follow: one kind of lifetime with the same mean, and a longer run
+/// that shows the share and the search steps over time.
 #[derive(Debug, Args)]
 pub struct Fragmentation {
     #[command(flatten)]
@@ -211,8 +211,8 @@ mod tests {
         Load::of(&context, "uniform:16..1024", "bimodal:20,2000,0.1", 10_000).unwrap()
     }
 
-    /// Regression test: only the size of the largest block was compared. That mostly shows how full the memory is, and
-    /// the buddy allocator uses a third more.
+    /// Regression test: only the size of the largest block was compared. The size of the largest free block mostly
+    /// shows how full the memory is, and the buddy allocator uses a third more.
     #[test]
     fn policies_are_compared_with_the_same_share_of_memory_in_use() {
         let runs = at_equal_use(1 << 18, &loaded()).unwrap();

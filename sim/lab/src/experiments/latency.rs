@@ -116,8 +116,8 @@ impl Times {
 }
 
 /// Times calls, and determines the cause of slow calls: events since the last check are attributed to the slow call. A
-/// check takes longer than most calls. It is therefore made only after slow calls, and before a call if the last check
-/// is too long ago.
+/// check takes longer than most calls. The slow check is therefore made only after slow calls, and before a call if the
+/// last check is too long ago.
 struct Clock {
     last: Instant,
     before: (i64, i64),

@@ -15,7 +15,8 @@ use std::hint::black_box;
 /// What does it cost to load unused fields, and to spread objects over memory?
 ///
 /// The experiment first computes the lines that a walk over many structs loads, as an array of structs and as arrays of
-/// fields. It then measures the update of a tree of transforms (11,111 nodes, as in the talk) in four layouts.
+/// fields. The experiment then measures the update of a tree of transforms (11,111 nodes, as in the talk) in four
+/// layouts.
 #[derive(Debug, Args)]
 pub struct Layout {
     /// Number of structs in the walk.
@@ -314,7 +315,7 @@ mod tests {
         assert_eq!([structs, fields, scalars], [2048; 3]);
     }
 
-    /// A line of 64 bytes has sixteen floats; an entity uses four of them.
+    /// A line of 64 bytes has sixteen floats; an entity uses four floats of its line.
     #[test]
     fn cache_line_holds_sixteen_floats() {
         assert_eq!(traced(&ACCESSES[0], 16, 64)[2], 1);

@@ -123,7 +123,8 @@ impl Run {
 }
 
 /// Drives all of `names` through a workload, each in `bytes` of memory. Times them alternately afterwards, unless
-/// `exact` is set. An allocator that cannot serve the workload reports the reason, and does not affect the others.
+/// `exact` is set. An allocator that cannot serve the workload reports the reason, and does not affect other
+/// allocators.
 ///
 /// # Errors
 /// Fails if no allocator can serve the workload, or memory is short.

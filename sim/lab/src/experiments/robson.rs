@@ -17,9 +17,9 @@ type Handle = Handle32x32;
 /// How much memory can a program force an allocator to take, with little in use?
 ///
 /// The adversary never has more than M bytes in use. The adversary first allocates units. For each next size, it frees
-/// all blocks except those that cross a grid line, so that no hole is large enough. It then allocates the size until M
-/// bytes are in use again. In the worst case, every allocator that does not move blocks needs at least about M, plus
-/// M/2 for each doubling of size.
+/// all blocks except those that cross a grid line, so that no hole is large enough. The adversary then allocates the
+/// size until M bytes are in use again. In the worst case, every allocator that does not move blocks needs at least
+/// about M, plus M/2 for each doubling of size.
 #[derive(Debug, Args)]
 pub struct Robson {
     /// Bytes in use at most, a power of two.

@@ -10,8 +10,8 @@ use uslab_magazine::on_cpu;
 /// Why two magazines per CPU, when one would hold as much?
 ///
 /// One CPU allocates and frees objects in bursts, at every offset from a magazine's edge. The experiment counts visits
-/// to shared structures, which cost a lock and other CPUs' cache lines. It runs without magazines, and with one, two
-/// and ten per CPU (the shipping caches have up to nineteen).
+/// to shared structures, which cost a lock and other CPUs' cache lines. The experiment runs without magazines, and with
+/// one, two and ten per CPU (the shipping caches have up to nineteen).
 #[derive(Debug, Args)]
 pub struct WhyMagazines {
     /// Objects in a magazine.

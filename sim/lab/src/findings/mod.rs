@@ -1,9 +1,9 @@
 //! The findings of an experiment as data: tables, pictures, and claims with verdicts. Findings are shown as text, CSV,
 //! JSON and pages.
 //!
-//! Measured values are marked, and can be [omitted](Findings::without_measured). They are mostly times, but also page
-//! faults and instructions, which differ by machine, build or run. All other values follow from the seed, byte for
-//! byte, on any machine.
+//! Measured values are marked, and can be [omitted](Findings::without_measured). Measured values are mostly times, but
+//! also page faults and instructions, which differ by machine, build or run. All other values follow from the seed,
+//! byte for byte, on any machine.
 //!
 //! | module | |
 //! |---|---|

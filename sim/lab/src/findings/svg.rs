@@ -10,8 +10,8 @@ use plotters::element::{DashedPathElement, DynElement, IntoDynElement};
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-/// Colours that people with any colour vision can distinguish (Okabe and Ito, "Color Universal Design", 2008). Their
-/// yellow is invisible on white pages and their black on dark pages, so grey replaces both colours.
+/// Colours that people with any colour vision can distinguish (Okabe and Ito, "Color Universal Design", 2008). The
+/// palette's yellow is invisible on white pages and its black on dark pages, so grey replaces both colours.
 const COLOURS: [RGBColor; 7] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),

@@ -40,8 +40,8 @@ pub(crate) fn sources(args: &Args, mut of: Subjects, files: &[String]) -> anyhow
         let switched = made.switched(|_| true);
         mutated.insert(file.clone(), (made, switched));
     }
-    // Models of other packages cover little of a file. Such models are not built if the build would take most of the
-    // time.
+    // Models of other packages cover little of a file. Models of other packages are not built if the build would take
+    // most of the time.
     if args.models && !args.files.is_empty() {
         of.packages.retain(|package| {
             let judged = |file: &String| package.judges.is_some_and(|of| file.starts_with(of));

@@ -27,7 +27,7 @@ impl Program {
         let listed = String::from_utf8_lossy(&listed.stdout);
         Ok(listed.lines().filter_map(|line| line.strip_suffix(": test")).map(str::to_owned).collect())
     }
-    /// Runs some of the program's tests, one after the other.
+    /// Runs some of the program's tests in sequence.
     pub(crate) fn run(
         &self,
         tests: &[&str],

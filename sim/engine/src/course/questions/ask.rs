@@ -128,7 +128,7 @@ impl Ran {
     pub(super) fn last(&self) -> (u64, Option<&Step>) {
         (self.end.operation, self.did.last().and_then(|steps| steps.last()))
     }
-    /// Returns the answer that counts the given operations and shows the first of them.
+    /// Returns the answer that counts the given operations, and shows the first operation that counts.
     pub(super) fn count(&self, of: &[u64], why: String) -> Answer {
         Answer::new(of.len() as u64, why, of.first().copied().unwrap_or(self.mark + 1))
     }

@@ -107,7 +107,8 @@ fn empty_slabs_are_freed_if_the_node_has_enough_partial_slabs() {
 
 #[test]
 fn cpu_takes_extra_partial_slabs_from_its_node() {
-    // A CPU has room for two partial slabs. It takes one slab to serve, and two more, which is one above half of two.
+    // A CPU has room for two partial slabs. The CPU takes one slab to serve, and two more, which is one above half of
+    // two.
     play(8, 5, |script| {
         script.alloc(0, 48);
         script.free(1, [0, 8, 16, 24, 32]);

@@ -12,7 +12,7 @@ use core::ops::Range;
 use uslab::pool::tlsf::Blocks;
 pub use uslab::pool::tlsf::classes;
 
-/// The method that finds a class with a free block. Both methods find the same class.
+/// The method that finds a class with a free block. Both search methods find the same class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Search {
     /// Bit scans in the two bitmaps.

@@ -32,7 +32,7 @@ fn tlsf_demo_marks_both_bitmap_scans() {
     assert_eq!(rest, Class { fl: 5, sl: 2 });
     let (fl_bitmap, sl_bitmaps) = tlsf.blocks.bitmaps();
     assert_eq!((fl_bitmap, sl_bitmaps[1], sl_bitmaps[2]), (0b10_0110, 0b100, 0b100));
-    // A request of 44 bytes is 48 with its header. That class has a block, which one scan finds.
+    // A request of 44 bytes is 48 with its header. The class of 48 bytes has a block, which one scan finds.
     assert_eq!(tlsf.blocks.find(tlsf.blocks.first_class(48, 1).unwrap()), (Some(Class { fl: 1, sl: 2 }), 1));
     // A request of 60 bytes is 64 with its header. No other class of doubling 1 qualifies; doubling 2 has step 2.
     assert_eq!(tlsf.blocks.find(tlsf.blocks.first_class(64, 1).unwrap()), (Some(Class { fl: 2, sl: 2 }), 1));

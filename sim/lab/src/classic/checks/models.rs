@@ -242,8 +242,8 @@ fn model_reaches_lock_contention() {
     let visits = || {
         let world = World::new(1, 1, 1).cpu(0, &[], &[]).in_depot(&[1]);
         let holds = |world: &World| {
-            // When another thread takes a lock, loom blocks a thread that tries the lock. Here the other thread first
-            // takes the CPU's lock, and yields while it holds the depot's lock.
+            // When another thread takes a lock, loom blocks a thread that tries the lock. In this model the second
+            // thread takes the CPU's lock, and yields while it holds the depot's lock.
             drop(world.cache.per_cpu[0].0.lock());
             let held = world.cache.depot.0.lock();
             thread::yield_now();

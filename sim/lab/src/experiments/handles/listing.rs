@@ -2,9 +2,9 @@
 //! tables.
 //!
 //! The listing of "Memory Allocators from Scratch" counts a slot's generation in 32 bits and packs 8 of them into a
-//! handle. Its text claims that a stale handle becomes valid again after 256 frees. The claim would hold if the slot's
-//! count had 8 bits, too. As written, the slot's generation reaches 256 while a new handle has generation 0. All later
-//! handles are therefore stale from the beginning.
+//! handle. The article's text claims that a stale handle becomes valid again after 256 frees. The claim would hold if
+//! the slot's count had 8 bits, too. As written, the slot's generation reaches 256 while a new handle has generation 0.
+//! All later handles are therefore stale from the beginning.
 
 use crate::findings::{Claim, Findings, Holds, Table, Value};
 use anyhow::Context as _;
@@ -255,8 +255,8 @@ mod tests {
     /// ids.
     #[test]
     fn seed_articles_free_never_returns_the_id() {
-        /// `get_free_sparse_id` is not listed. It could return the next id, or an id that `Free` put in a list. The
-        /// listing's `Free` puts nothing in such a list.
+        /// `get_free_sparse_id` is not listed. `get_free_sparse_id` could return the next id, or an id that `Free` put
+        /// in a list. The listing's `Free` puts nothing in such a list.
         struct Ids {
             next: u32,
             returned: Vec<u32>,

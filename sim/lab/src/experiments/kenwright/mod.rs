@@ -12,7 +12,7 @@ use lazy::{Lazy, lazy};
 
 /// Is a pool without loops ten times as fast as malloc, and when does it do its work?
 ///
-/// The paper's example runs step by step. Then the output shows when each block is touched, by the paper's rule and by
+/// The paper's example runs step by step. The output then shows when each block is touched, by the paper's rule and by
 /// a lazier one. The paper's figure follows: a number of allocations and as many frees of one size, with the pool and
 /// with the system's malloc. Last come the costs of checks, creation and pages.
 #[derive(Debug, Args)]

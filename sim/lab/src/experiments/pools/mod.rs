@@ -1,9 +1,9 @@
 //! The experiment on the article about pools, from a naive pool to a slot map, measured again, together with slabs.
 //!
-//! Each design is written as a Rust program would write it. It stores the article's particle, and runs the article's
-//! three phases: allocation and freeing, churn, iteration. The result of each phase is passed to `black_box`, so that
-//! the compiler removes nothing. The article's own 0.88 ns for a free and an allocation raise doubts. A design with
-//! lasting keys keeps them in a list, whose cost is part of its churn; the packed array has no keys.
+//! Each design is written as a Rust program would write it. A program stores the article's particle, and runs the
+//! article's three phases: allocation and freeing, churn, iteration. The result of each phase is passed to `black_box`,
+//! so that the compiler removes nothing. The article's own 0.88 ns for a free and an allocation raise doubts. A design
+//! with lasting keys keeps them in a list, whose cost is part of its churn; the packed array has no keys.
 
 mod claims;
 mod designs;
