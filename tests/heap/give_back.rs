@@ -230,7 +230,8 @@ fn child_with_limited_addresses() {
     drop(vec![1_u8; 20 << 20]);
     drop(vec![1_u8; 30 << 20]);
     assert_eq!(huge(), (0, 50 * MIB), "the limit was set later, and is not asked for");
-    // The limit refuses this request until kept mappings are released. The limit is known from then on.
+    // The limit refuses this request until kept mappings are released. The process knows the limit of addresses from
+    // here on.
     drop(vec![1_u8; 90 << 20]);
     assert_eq!(huge(), (0, 0));
     // The bound is a quarter of 100 MiB.

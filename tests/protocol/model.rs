@@ -57,7 +57,7 @@ pub(crate) enum Role {
     Successor,
     /// The thread forks, once. The child allocates and frees.
     Forker,
-    /// The thread makes stacks smaller, then larger again.
+    /// The thread shrinks stacks, then grows them.
     Resizer,
 }
 
@@ -137,7 +137,7 @@ pub(crate) enum Fault {
     BackTwice,
     /// A round of the number's previous owner appeared.
     OldRound,
-    /// A drain that had ended ended again.
+    /// A drain ended twice.
     EndedTwice,
     /// The child would have a CPU without its region.
     AwayInChild,

@@ -29,7 +29,7 @@ pub(crate) enum Bug {
     StaysAsleep,
     /// The child of a fork assumes that it has the thread.
     ChildBelieves,
-    /// A start that the system refused is not tried again.
+    /// A start that the system refused is never retried.
     RefusedForGood,
     /// The reaper keeps a reference to the subsystem while it sleeps.
     KeepsSubsystem,

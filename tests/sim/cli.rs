@@ -612,7 +612,7 @@ fn trace_from_a_distribution_is_reproducible() {
     refused(&["replay", &none], &[&none, "no event in 1 lines"]);
 }
 
-/// Regression test: such CPUs were silently folded onto the last one.
+/// Regression test: CPUs beyond the maximum were silently folded onto the last CPU.
 #[test]
 fn trace_with_too_many_cpus_is_refused() {
     let trace = SMALL.replace("[001]", "[1500]");

@@ -324,7 +324,8 @@ fn prediction_shows_the_slabs_of_another_setting() {
     refused(&["replay", "--design", "slub", "--start", empty], &["--predict"]);
 }
 
-/// The kernel equals the bundled trace's, except that one of its caches is not merged, and one has larger objects.
+/// The kernel equals the bundled trace's, except that one of its caches is not merged, and another cache has larger
+/// objects.
 #[test]
 fn prediction_starts_from_the_other_kernels_tables() {
     let folder = tempfile::tempdir().expect("a folder");

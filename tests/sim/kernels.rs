@@ -162,8 +162,8 @@ fn the_bundled_trace_replays_on_any_machine() {
     }
 }
 
-/// Compares free blocks zone by zone and order by order. If the trace lacks an event for some moves, one page in a
-/// hundred may be elsewhere.
+/// Compares free blocks zone by zone and order by order. If the trace lacks an event for some moves of pages, one page
+/// in a hundred may be elsewhere.
 #[test]
 fn free_pages_rebuilt_from_events_match_the_kernels_table() {
     let whole = traces().into_iter().filter(|folder| folder.join("before.buddyinfo").exists());

@@ -71,7 +71,7 @@ fn the_bundled_kernels_shrink_is_bounded_and_two_moments_are_compared() {
         change["bytes"].as_i64().unwrap(),
         number(&report["bytes"]) as i64 - number(&earlier["bytes"]) as i64
     );
-    // A folder means its last moment, and the report names the other one.
+    // If a folder has two moments, the command reads the last one, and the report names the earlier one.
     let (_, text, _) = said(&uslab(&["slabs", shown(folder.path())]));
     assert!(text.contains("--against"), "{text}");
     assert!(text.contains("dentry holds ") && text.contains("slab_debug=FZPU"), "{text}");

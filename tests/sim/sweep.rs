@@ -81,7 +81,7 @@ impl Sweep {
         let folders = std::fs::read_dir(&items).into_iter().flatten().map(|entry| entry.unwrap().path());
         let files = folders.flat_map(|folder| folder.read_dir().unwrap().map(|entry| entry.unwrap().path()));
         let mut files: Vec<_> = files
-            // A file that is being written may be renamed in between.
+            // A file that is being written may be renamed between the listing and the read.
             .filter_map(|file| match std::fs::read(&file) {
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
                 read => Some((file.strip_prefix(&items).unwrap().to_owned(), read.unwrap())),
@@ -907,7 +907,7 @@ fn tuning_finds_the_best_setting_of_the_whole_sweep() {
     sweep.run("all", &[], &[]);
     let all = json(&["sweep", "merge", &sweep.file, "--results", &sweep.path("all")]);
     assert_eq!(all["settings"][0]["setting"].as_str(), Some(&*winner), "{}", all["settings"]);
-    // Each call runs one round; the last one reports the end.
+    // Each call of `tune --step` runs one round; the last call reports the end.
     let step = json(&["tune", &stepped.file, "--step"]);
     assert!(step["winner"].is_null() && step["rounds"].as_array().unwrap().len() == 1, "{step}");
     assert!(step["next"]["file"].as_str().unwrap().ends_with("a sweep.tune/round-2.toml"), "{step}");

@@ -55,7 +55,7 @@ enum What {
     Mark,
 }
 
-/// Returns the events of objects that one CPU allocates and the other frees, repeatedly, with marks.
+/// Returns the events of objects that one CPU allocates and another CPU frees, repeatedly, with marks.
 fn events() -> Vec<(u32, u64, What)> {
     let mut events = vec![];
     for round in 0..10 {

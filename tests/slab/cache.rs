@@ -750,7 +750,7 @@ fn refusals_lose_nothing(whole_slabs: bool) {
     assert_eq!((made.get(), gone.get()), (5, 5));
     assert_eq!((cache.info().slabs, cache.info().constructed, cache.info().destructed), (0, 5, 5));
     subsystem.check().unwrap();
-    // The constructor succeeds again.
+    // The constructor succeeds from here on.
     left.set(1000);
     drop(cache.alloc_block(Gfp::KERNEL).unwrap());
     cache.destroy().unwrap();
@@ -869,7 +869,7 @@ fn mergeable_caches_share_one_cache() {
     drop(block);
     second.destroy().unwrap();
     drop(second);
-    // A destroyed cache is not shared again.
+    // A destroyed cache is no longer shared.
     let third = named("third", 192).build_in(&subsystem).unwrap();
     drop(third.alloc_block(Gfp::KERNEL).unwrap());
     assert_eq!((third.info().name.as_str(), third.info().aliases), ("third", 0));

@@ -207,8 +207,8 @@ fn hundred_caches() {
         );
         // The rest is the per-CPU words, and the growth of the C library's heap. All other addresses are only reserved.
         assert!(start <= MIB / 2, "{start} bytes");
-        // A region is charged from its start to the last stack that its CPU has used, and at most as much again. In
-        // this test that is 16 KiB for each of 100 caches, and what kmalloc's stacks take. The heap takes a MiB for the
+        // A region is charged from its start to the last stack that its CPU has used, and at most twice that. In this
+        // test that is 16 KiB for each of 100 caches, and what kmalloc's stacks take. The heap takes a MiB for the
         // caches.
         assert!(used - pages <= cpus as usize * 3 * MIB + MIB, "{used} bytes, {pages} of them pages");
         assert!(used - pages >= cpus as usize * 100 * 4096, "stacks that are used are charged: {used} bytes");

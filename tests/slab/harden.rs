@@ -110,7 +110,7 @@ fn canaries_and_slab_debug_work_together() {
     }
 }
 
-/// Regression test: with canaries and without guard pages, each of these frees was refused.
+/// Regression test: with canaries and without guard pages, every free of a page block by its size was refused.
 #[test]
 fn page_block_is_freed_by_its_size_with_canaries() {
     let (subsystem, heard) = hardened(Harden { canaries: true, ..Harden::OFF });

@@ -180,7 +180,8 @@ fn panic_of_a_weight_stops_no_other_operation() {
     assert_all_given_back(&subsystem);
 }
 
-/// The error of a typed constructor reaches the allocation's caller once; the next allocation tries again.
+/// The error of a typed constructor reaches the allocation's caller once; the next allocation calls the constructor
+/// again.
 #[test]
 fn error_of_a_typed_constructor_reaches_the_caller() {
     let subsystem = subsystem(1);

@@ -313,7 +313,7 @@ fn each_operation_counts_at_the_level_that_served_it() {
     let info = cache.info();
     assert_eq!((info.allocs, info.frees, info.paths.operations()), (16, 16, 32));
     assert_eq!(info.paths, Paths { cpu: 26, depot: 0, slab: 3, pages: 1, commit: 2 });
-    // Prefilled objects count as operations when they leave the cache and when they return, but not in between.
+    // Prefilled objects count as operations when they leave the cache and when they return.
     let mut mine = cache.prefill(Gfp::KERNEL, 8).unwrap();
     let ahead = paths();
     assert_eq!(ahead, Paths { cpu: info.paths.cpu + 8, ..info.paths }, "what lay on the CPU's stack");

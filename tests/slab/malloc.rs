@@ -48,8 +48,8 @@ fn walk(sizes: &[usize], sized: bool) -> Vec<bool> {
         assert!(unsafe { malloc.usable_size(moved) } >= next);
         (memory, size) = (moved, next);
     }
-    // SAFETY: the memory was allocated above, and is freed once; the layout is the last one. The option `check_frees`
-    // would report a layout of another class.
+    // SAFETY: the memory was allocated above with the layout of the last size, and is freed once. The option
+    // `check_frees` would report a layout of another class.
     unsafe { if sized { malloc.free_sized(memory, layout(size, 16)) } else { malloc.free(memory) } }
     assert_all_given_back(&subsystem);
     stayed
@@ -327,7 +327,7 @@ fn mapping_drains_other_cpus_only_if_reclaim_is_allowed() {
     assert_all_given_back(&subsystem);
 }
 
-/// Regression test: addresses were given up for good before the limit refused the request again.
+/// Regression test: the malloc gave addresses up for good before the limit refused the request.
 #[test]
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 fn reserved_addresses_are_released_only_within_the_limit() {

@@ -410,7 +410,7 @@ fn write_past_the_last_object_of_a_slab_is_reported() {
     assert_eq!(subsystem.check().unwrap().slabs, 0, "when the slab goes back");
 }
 
-/// All bytes that belong to no object are tested: before the first object and after the last one, up to their zones.
+/// All bytes that belong to no object are tested, before the objects and after the objects, up to their zones.
 #[test]
 fn write_to_any_unused_byte_of_a_slab_is_reported() {
     let (subsystem, reports) = listening("-");

@@ -148,7 +148,7 @@ fn forgotten_future_leaks_one_object_and_blocks_no_waiter() {
     assert_eq!(cache.info().used, 1);
 }
 
-/// A panic of a constructor reaches the caller that created the slab; the next caller tries again.
+/// A panic of a constructor reaches the caller that created the slab; the next caller calls the constructor again.
 #[test]
 fn constructor_panic_blocks_no_waiter() {
     let subsystem = subsystem(1);
@@ -391,7 +391,7 @@ proptest! {
     }
 }
 
-/// If a box of the object is `Send`, the future is, too.
+/// The future of `acquire` is `Send` if a box of the object is.
 #[test]
 fn acquire_futures_are_send() {
     fn sent<T: Send>(_: &T) {}
@@ -1151,7 +1151,7 @@ fn tenants_competing_for_one_account_lose_nothing() {
                 for round in 0..if cfg!(miri) { 3 } else { 60 } {
                     let cache = &caches[(thread as usize + round) % 3];
                     let mut held = vec![];
-                    // A thread that holds objects does not wait, because other threads may hold some, too.
+                    // A thread that holds objects does not wait, because other threads may hold objects.
                     while let Ok(block) = cache.alloc_block(Gfp::KERNEL) {
                         held.push(block);
                     }
@@ -1437,7 +1437,7 @@ fn waiter_gets_deferred_objects_after_their_readers_leave() {
     unsafe { cache.free(object) };
 }
 
-/// Waits until a waiter has joined, which sleeps by now or will soon.
+/// Waits until a waiter has joined, which sleeps or will soon sleep.
 fn asleep(cache: &KmemCache) {
     until(|| cache.info().waiting == 1);
     std::thread::sleep(Duration::from_millis(20));

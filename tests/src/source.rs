@@ -798,7 +798,7 @@ mod tests {
         assert_eq!(found, [("cells.rs", Build::Loom), ("layout.rs", Build::Shipping)]);
     }
 
-    /// `check-all` fails for each of these that no model catches.
+    /// `check-all` fails for each planted bug that no model catches.
     #[test]
     fn each_planted_bug_is_found_in_the_source() {
         let text = r#"

@@ -72,7 +72,7 @@ impl Machine {
     /// Creates the machine as [`new`](Self::new) does, with these magazines in each cache.
     ///
     /// # Errors
-    /// Fails as [`new`](Self::new) does.
+    /// Fails for the reasons of [`new`](Self::new).
     pub fn with_magazines(stream: &Stream, magazines: Magazines) -> Result<Self, MachineError> {
         Self::on(page_config(stream.cpus, &stream.zones)?, magazines)
     }

@@ -154,7 +154,7 @@ pub enum Kind {
     Kmalloc = 0,
     /// Kmalloc above its size classes: blocks of pages.
     Large = 1,
-    /// Any other cache.
+    /// A cache that is not kmalloc's.
     Named = 2,
 }
 

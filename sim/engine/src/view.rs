@@ -196,8 +196,8 @@ impl<D: Design> Engine<'_, D> {
 
     /// Writes the values of a time line to `to`. The first [`SUMS`] values are sums: objects in use, cached (in
     /// magazines and depots), free in slabs, slabs, and operations served by a depot, a slab, the pages and the system.
-    /// Three values follow for each cache of the stream, even if not yet known: objects in use, objects cached, and
-    /// operations so far.
+    /// Three values follow for each cache of the stream, even if not yet known: objects in use, objects cached, and the
+    /// cache's operations.
     pub fn sample(&self, to: &mut Vec<f64>) {
         to.clear();
         to.resize(SUMS + 3 * self.stream.caches.len(), 0.0);

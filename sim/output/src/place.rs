@@ -45,7 +45,7 @@ impl Form {
     /// Returns the possible beginnings of a report in the format, and a description of files that begin otherwise.
     fn marks(self) -> (&'static [&'static str], &'static str) {
         match self {
-            // A bracket alone does not identify JSON, because option files and logs may begin with one, too.
+            // A bracket alone does not identify JSON, because option files and logs may begin with a bracket.
             Self::Json => (&["{", "[\n", "[]"], "no JSON"),
             Self::Csv => (&["part,"], "no table of the lab"),
             Self::Curves => (&["workload,"], "no table of `uslab scale`"),
@@ -162,7 +162,7 @@ impl Place {
     /// Writes the report as JSON.
     ///
     /// # Errors
-    /// Fails as [`write_all`] does.
+    /// Fails for the reasons of [`write_all`].
     pub fn json(self, report: &impl Serialize) -> anyhow::Result<()> {
         write_all([(self, json_text(report)?)])
     }

@@ -70,7 +70,7 @@ enum Known {
     },
     /// Only the page can show the cache.
     AskPage,
-    /// The page may show the cache; otherwise it is this one: slabinfo's only cache of the size, or a placeholder.
+    /// The page may show the cache; otherwise the cache is slabinfo's only cache of the size, or a placeholder.
     AskPageElse {
         cache: CacheId,
         by_size: bool,

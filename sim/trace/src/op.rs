@@ -15,7 +15,7 @@ pub enum CacheKind {
     /// Pages directly from the page allocator, for objects above 8192 bytes: a pseudo-cache. All large objects share
     /// one id.
     KmallocLarge,
-    /// Any other cache.
+    /// A cache whose name is known.
     Named,
     /// A cache whose name could not be found, called `?function:size`.
     Placeholder,
@@ -185,7 +185,7 @@ pub enum PageFreeOrigin {
     },
     /// The pages' allocation is not in the trace: memory freed at boot, a part of a split block, a bulk allocation.
     Unseen,
-    /// The free has no event: the same block is allocated again. The block at `pfn` is live.
+    /// The free has no event: the block is allocated again without a free. The block at `pfn` is live.
     Hidden {
         /// The CPU that allocated the pages.
         alloc_cpu: u16,

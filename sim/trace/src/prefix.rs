@@ -16,8 +16,7 @@ pub(super) struct Prefix<'a> {
 }
 
 /// Parses the common part between the task and the event: `[cpu] flags time: `. The common part starts at the first
-/// bracket that it can start at, because a command's name may contain brackets, too. `word` parses the task before the
-/// common part.
+/// possible bracket, because a command's name may contain brackets. `word` parses the task before the common part.
 pub(super) fn cut_at_cpu<'a>(
     line: &'a [u8],
     comm: impl Fn(&'a [u8]) -> Option<&'a [u8]>,

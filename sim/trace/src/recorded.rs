@@ -18,8 +18,8 @@ pub struct Recorded {
     pub program: String,
     /// The program's process id.
     pub process: u32,
-    /// The id of the process from which it was forked, if that process was recorded, too. The child frees memory that
-    /// it did not allocate.
+    /// The id of the process that forked this process, if that parent was recorded. The child frees memory that it did
+    /// not allocate.
     pub parent: Option<u32>,
     /// The number of calls after the recording reached its limit or filled the device.
     pub lost: u64,

@@ -130,9 +130,9 @@ pub struct Counts {
     pub bytes_req: u64,
     /// The allocated bytes of successful allocations.
     pub bytes_alloc: u64,
-    /// The number of `kmem_cache_free` events with a cache name, and of all.
+    /// The number of `kmem_cache_free` events with a cache name, and the number of all `kmem_cache_free` events.
     pub cache_free_named: (u64, u64),
-    /// The number of `kmem_cache_alloc` events with a cache name, and of all.
+    /// The number of `kmem_cache_alloc` events with a cache name, and the number of all `kmem_cache_alloc` events.
     pub cache_alloc_named: (u64, u64),
     /// The number of `mm_page_alloc_zone_locked` events for a per-CPU list.
     pub percpu_refills: u64,
@@ -167,7 +167,7 @@ impl Recording {
     ///
     /// # Errors
     ///
-    /// Fails as [`read`](Self::read) does.
+    /// Fails for the reasons of [`read`](Self::read).
     pub fn read_paged(
         source: Source,
         page_size: Option<(PageSize, PageSizeSource)>,

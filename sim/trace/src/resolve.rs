@@ -304,7 +304,7 @@ impl Resolver {
         }
     }
 
-    /// Returns the number of interpreted records, and of all records. A record gives one operation or more.
+    /// Returns the number of interpreted records, and the number of all records. A record gives one operation or more.
     #[must_use]
     pub fn progress(&self) -> (u64, u64) {
         (self.records.position(), self.records.total())
@@ -592,7 +592,7 @@ impl Resolver {
         let over_live = frames(pfn, order)
             .any(|frame| self.pages.get(frame).is_some_and(|page| page.from_owner != NO_BLOCK));
         self.tally.page_alloc_over_live += u64::from(over_live);
-        // The previous block was freed without an event, except for parts that are separate blocks by now.
+        // The previous block was freed without an event, except for parts that have become separate blocks.
         if let Some(Block { order, cpu: alloc_cpu, usage }) = self.block_at(pfn) {
             for (from_head, frame) in (0..).zip(frames(pfn, order)) {
                 if self.pages.get(frame).is_some_and(|page| page.from_owner == from_head) {

@@ -65,7 +65,7 @@ impl Compression {
 /// The progress of reading the input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Progress {
-    /// The number of bytes of the file read so far, compressed bytes if it is compressed.
+    /// The number of bytes of the file that were read; for a compressed file, compressed bytes.
     pub bytes: u64,
     /// The length of the file in bytes; `None` for standard input and other streams.
     pub total: Option<u64>,

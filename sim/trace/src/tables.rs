@@ -112,7 +112,7 @@ impl Tables {
     ///
     /// # Errors
     ///
-    /// Fails as [`beside`](Self::beside) does.
+    /// Fails for the reasons of [`beside`](Self::beside).
     pub fn read(folder: &Path) -> Result<Self, TraceError> {
         Self::of(folder, |path| match fs::read_to_string(path) {
             Ok(text) => Ok(Some(text)),
@@ -125,7 +125,7 @@ impl Tables {
     ///
     /// # Errors
     ///
-    /// Fails as [`beside`](Self::beside) does.
+    /// Fails for the reasons of [`beside`](Self::beside).
     pub fn of<T: AsRef<str>>(
         folder: &Path,
         text: impl Fn(&Path) -> Result<Option<T>, TraceError>,

@@ -40,7 +40,7 @@ fn run_on(cpus: impl IntoIterator<Item = usize>) -> nix::Result<()> {
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    // On one CPU, the memory that one request frees is the memory that the next request gets.
+    // On one CPU, the next request gets the memory that a request freed.
     run_on([sched_getcpu()?])?;
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match &arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {

@@ -45,7 +45,7 @@ fn top_shows_the_numbers_of_the_programs_file() {
     let output = top(&["--once", &pid, "--json"]);
     assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
     let shown: Value = serde_json::from_slice(&output.stdout).unwrap();
-    // No dump was requested after that one.
+    // No dump was requested after the first one.
     let file = std::fs::read(dir.path().join(format!("out.{pid}.json"))).unwrap();
     let file: Value = serde_json::from_slice(&file).unwrap();
     let own: Vec<_> =

@@ -123,7 +123,7 @@ pub(super) mod shrinker {
         drop((counts, panics, other));
         ends_untyped(&subsystem, cache);
     }
-    /// A shrinker may use its cache, which does not call shrinkers again.
+    /// A shrinker may use its cache; an operation of a shrinker calls no shrinkers.
     pub(crate) fn comes_back() {
         let subsystem = Arc::new(subsystem(1));
         let (own, weak, calls) =

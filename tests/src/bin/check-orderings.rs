@@ -134,7 +134,7 @@ struct Report {
     unreached: Vec<Site>,
     /// The sites that loom does not compile.
     outside: Vec<Site>,
-    /// Other errors.
+    /// Errors that are no verdict on a mutant.
     wrong: Vec<String>,
     seconds: f64,
 }

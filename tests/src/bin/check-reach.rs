@@ -165,7 +165,7 @@ fn run(args: &Args) -> anyhow::Result<Vec<String>> {
     Ok(failed)
 }
 
-/// Keeps the lines that the tools of a part reached. A tool that failed or reached nothing keeps nothing and must run
+/// Keeps the lines that the tools of a part reached. A tool that failed or reached no line keeps no result and must run
 /// again. Returns the failures.
 fn keep<'j>(
     kept: &Path,
@@ -225,7 +225,7 @@ struct Program {
     name: String,
 }
 
-/// Writes a file unless it already has this text, so that unchanged files are not built again.
+/// Writes a file unless the file already has this text: cargo does not build unchanged files again.
 fn put(path: &Path, text: &[u8]) -> anyhow::Result<()> {
     if fs::read(path).is_ok_and(|old| old == text) {
         return Ok(());

@@ -22,7 +22,7 @@
 //!   limit is freed.
 //! - **Shrink**: flush all arrays, and free all free slabs.
 //!
-//! A slab has order 0 if that wastes at most an eighth; otherwise order 1, or the order that one object needs.
+//! A slab has order 0 if order 0 wastes at most an eighth; otherwise order 1, or the order that one object needs.
 //!
 //! Source: Linux's documentation of `/proc/slabinfo` and of SLAB's tunables, Gorman, "Understanding the Linux Virtual
 //! Memory Manager", chapter 8, and public descriptions of `mm/slab.c` until 6.7. The model has one node, so it has no

@@ -1,9 +1,9 @@
 //! A model of the shipping allocator: its rules, without its memory and locks.
 //!
-//! The shipping code is available as a [design](crate::Shipping), too. The shipping code does not report the steps that
-//! the [clock](crate::clock) needs; the model does. A test runs the shipping code and the model on the same random
-//! streams. After every operation it compares the allocated object, the number of objects at each level, the steps, and
-//! the level that served.
+//! The shipping code is available as a [design](crate::Shipping). The shipping code does not report the steps that the
+//! [clock](crate::clock) needs; the model does. A test runs the shipping code and the model on the same random streams.
+//! After every operation it compares the allocated object, the number of objects at each level, the steps, and the
+//! level that served.
 //!
 //! ```text
 //!   CPU 0: a stack of objects                CPU 1: a stack

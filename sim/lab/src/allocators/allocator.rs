@@ -51,11 +51,11 @@ pub trait Allocator {
     /// Releases memory that the allocator keeps for quick reuse, as `malloc_trim` does.
     fn trim(&mut self) {}
     /// Returns `true` if [`alloc`](Self::alloc) would serve `layout`, found by searching all memory instead of the
-    /// lists; `None` if unknown. Only tests call it.
+    /// lists; `None` if unknown. Only tests call this method.
     fn room(&self, _layout: Layout) -> Option<bool> {
         None
     }
-    /// Checks all data structures for consistency. Only tests call it.
+    /// Checks all data structures for consistency. Only tests call this method.
     ///
     /// # Errors
     /// Fails with the first inconsistency and its place.
@@ -70,7 +70,7 @@ pub trait Allocator {
 pub enum Reuse {
     /// Reuse is possible as soon as the block is freed.
     Each,
-    /// Reuse is possible once all blocks that were allocated later are freed, too.
+    /// Memory is reused only after all later blocks are freed.
     FromTop,
     /// Reuse is possible once all blocks are freed.
     Together,

@@ -254,7 +254,7 @@ pub fn drive<A: Allocator, E>(
     if options.free_all {
         driver.free_all();
     }
-    // An operation that was already sampled is not sampled again.
+    // The loop samples an operation only once.
     let seen = driver.outcome.samples.last().is_some_and(|last| last.operations == driver.outcome.operations);
     if options.free_all || !seen {
         driver.sample();
@@ -359,7 +359,7 @@ mod tests {
         assert_eq!((outcome.work.allocs, outcome.work.frees), (3, 2));
     }
 
-    /// A broken allocator that allocates the same slot again and again.
+    /// A broken allocator that allocates one slot repeatedly.
     struct Broken(Vec<u8>);
 
     impl Allocator for Broken {

@@ -24,7 +24,7 @@ pub struct Walk {
     pub checked: usize,
     /// The number of slots in use.
     pub active: usize,
-    /// The number of slots up to the last one in use, which any walk must inspect.
+    /// The number of slots up to the highest slot in use; any walk inspects these slots.
     pub span: usize,
 }
 

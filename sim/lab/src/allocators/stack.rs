@@ -74,7 +74,7 @@ pub struct Marker {
 #[derive(Debug, PartialEq, Eq)]
 pub struct StackBlock {
     piece: Piece,
-    /// The block's index in the stack, and its number, because another block may have the index by now.
+    /// The block's index in the stack, and the block's number: another block may have taken the index.
     frame: usize,
     birth: u64,
 }
@@ -418,7 +418,7 @@ mod tests {
         assert!(stack.on_pop(&kept, |_| panic!("not today")).is_ok());
         assert!(catch_panic(|| stack.free(kept)).is_err());
         assert_eq!((stack.used(), stack.check()), (0, Ok(())));
-        // Blocks that waited for this pop are freed, too.
+        // Blocks that waited for this pop are freed.
         let [waits, panics] = [8, 8].map(|size| stack.alloc(layout(size)).unwrap());
         assert!(stack.on_pop(&panics, |_| panic!("not today")).is_ok());
         stack.free(waits);

@@ -3,12 +3,12 @@
 use super::{Cache, PerCpu, Round, Slab};
 
 impl<T: Round, S: Slab<T>> Cache<T, S> {
-    /// Returns the number of rounds in a new magazine. Cost: the depot's lock.
+    /// Returns the number of rounds in a new magazine. Takes the depot's lock.
     pub fn size(&self) -> usize {
         self.depot.lock().size
     }
 
-    /// Returns the number of magazines that CPUs have exchanged at the depot so far. Cost: the depot's lock.
+    /// Returns the number of magazines that CPUs have exchanged at the depot so far. Takes the depot's lock.
     pub fn exchanges(&self) -> u64 {
         self.depot.lock().exchanges
     }

@@ -16,7 +16,7 @@ pub struct Scene {
     pub parts: Vec<Part>,
     /// The number of free pieces, the largest, and the sum, without headers and tags.
     pub holes: Holes,
-    /// Other figures, by name.
+    /// Figures of the demo that have no field, by name.
     pub facts: Vec<(String, String)>,
 }
 

@@ -129,7 +129,7 @@ impl Series {
             let at = x.at((column as f64 + 0.5) / width as f64);
             let after = self.points.partition_point(|p| p.0 < at);
             let (Some(left), Some(right)) = (self.points[..after].last(), self.points.get(after)) else {
-                // Before the first point and after the last one, the nearest point counts if it is in this column.
+                // Outside the curve's points, the nearest point counts if it is in this column.
                 let near = self.points.get(after).or(self.points.last())?;
                 return (x.step(near.0, width) == column).then_some(near.1);
             };

@@ -27,7 +27,7 @@ impl KernelOps {
     /// Opens the trace at `path`: text of ftrace, `perf script` or `trace-cmd report`; `-` is standard input.
     ///
     /// # Errors
-    /// Fails as [`Recording::open`] does.
+    /// Fails for the reasons of [`Recording::open`].
     pub fn open(path: &Path) -> Result<Self, TraceError> {
         Self::of(Recording::open(path)?)
     }

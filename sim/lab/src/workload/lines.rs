@@ -38,7 +38,7 @@ impl Lines {
         let no_text = |path, why| OpsError::NoText { path, why, expected };
         Source::open(path).map(Self::of).map_err(|error| match error {
             TraceError::Directory { path } => no_text(path, "a directory"),
-            // Other hints describe what to do with the file, and apply here, too.
+            // Hints of other errors describe what to do with the file, and apply to recordings.
             TraceError::Binary { path, hint } if hint == NO_TRACE => no_text(path, "not text"),
             error => error.into(),
         })

@@ -89,7 +89,7 @@ impl Workload {
     /// Returns the operations as a general [`Ops`].
     ///
     /// # Errors
-    /// Fails as [`made`](Self::made) does.
+    /// Fails for the reasons of [`made`](Self::made).
     pub fn ops(&self) -> Result<Ops, SpecError> {
         Ok(Ops::Made(Box::new(self.made()?)))
     }

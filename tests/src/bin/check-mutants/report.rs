@@ -78,7 +78,7 @@ pub(crate) struct Report {
     pub(crate) sampled: bool,
     /// The number of mutants that did not compile.
     pub(crate) left_out: usize,
-    /// Other errors.
+    /// Errors that are no verdict on a mutant.
     pub(crate) wrong: Vec<String>,
     pub(crate) seconds: f64,
 }

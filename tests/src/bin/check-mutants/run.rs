@@ -127,9 +127,9 @@ const LIMIT: Duration = Duration::from_secs(120);
 const ENOUGH_LATE: usize = 3;
 
 /// Runs a mutant through all tests that reach it. If a program does not end in time, another may still fail. If no
-/// program fails, its tests run again, each alone and with four times its time among others, until [`ENOUGH_LATE`] have
-/// run out of time again. Models finally run with their own bounds, if they end in time. This happens only for a mutant
-/// that nothing noticed, that is not `argued` to change nothing, and without a bound in the environment.
+/// program fails, the tests run again, each alone and with four times its time among others, until [`ENOUGH_LATE`]
+/// tests have run out of time again. Models finally run with their own bounds, if they end in time. This happens only
+/// for a mutant that nothing noticed, that is not `argued` to change nothing, and without a bound in the environment.
 pub(crate) fn judge(
     mutant: &Mutant,
     argued: bool,

@@ -40,13 +40,11 @@ impl Script {
         let object = self.live.remove(at);
         self.writer.free(cpu, object);
     }
-    /// Frees the newest objects.
     fn free(&mut self, cpu: u32, n: u64) {
         for _ in 0..n.min(self.live.len() as u64) {
             self.free_at(cpu, self.live.len() - 1);
         }
     }
-    /// Frees random live objects.
     fn free_some(&mut self, cpu: u32, n: u64) {
         for _ in 0..n.min(self.live.len() as u64) {
             let at = self.random.of(0, self.live.len() as u64 - 1) as usize;

@@ -9,7 +9,7 @@ pub struct Verdict {
     pub lab: String,
     /// The seed of the streams.
     pub seed: u32,
-    /// The checks, in order. A failed check is the last one if later checks would mean nothing.
+    /// The checks, in order. If a failed check makes later checks meaningless, the check is the last one.
     pub checks: Vec<Check>,
     /// The states before the failed operation, as JSON for the failures page.
     pub failure: Option<serde_json::Value>,

@@ -36,7 +36,7 @@ fn tlsf_demo_marks_both_bitmap_scans() {
     assert_eq!(tlsf.blocks.find(tlsf.blocks.first_class(48, 1).unwrap()), (Some(Class { fl: 1, sl: 2 }), 1));
     // A request of 60 bytes is 64 with its header. No other class of doubling 1 qualifies; doubling 2 has step 2.
     assert_eq!(tlsf.blocks.find(tlsf.blocks.first_class(64, 1).unwrap()), (Some(Class { fl: 2, sl: 2 }), 1));
-    // A search for the first step of doubling 3 reads the first level, then the second level again.
+    // A search for doubling 3, step 0 reads the first level, then the second level again.
     assert_eq!(tlsf.blocks.find(Class { fl: 3, sl: 0 }), (Some(rest), 3));
     assert_eq!(tlsf.blocks.find(Class { fl: 5, sl: 3 }), (None, 2));
     assert_eq!(tlsf.blocks.find(Class { fl: 9, sl: 0 }), (None, 0));

@@ -48,7 +48,7 @@ pub(super) fn one_cpu() {
     run(world, (Script::on(0), alloc_then_free), &[(Script::on(0), alloc_then_free)]);
 }
 
-/// A thread allocates two objects and frees them, and moves to the other CPU in between.
+/// A thread allocates two objects, moves to the other CPU, and frees the objects.
 pub(super) fn moved(script: Script) {
     let world = World::new(2, 1, 3).cpu(0, &[1], &[]).in_depot(&[2]).in_depot(&[]);
     let here = |world: &World| {

@@ -45,7 +45,7 @@ fn tutorial_shows_the_output_of_every_command() {
             continue;
         };
         if shown.is_empty() && arguments == "scenarios" {
-            // The command that runs all models is skipped, because it would run this test, too.
+            // The command that runs all models is skipped, because that command would run this test.
             continue;
         }
         let mut run = Command::new(std::env::current_exe().unwrap());

@@ -3,8 +3,8 @@
 //!
 //! The listing of "Memory Allocators from Scratch" counts a slot's generation in 32 bits and packs 8 of them into a
 //! handle. The article's text claims that a stale handle becomes valid again after 256 frees. The claim would hold if
-//! the slot's count had 8 bits, too. As written, the slot's generation reaches 256 while a new handle has generation 0.
-//! All later handles are therefore stale from the beginning.
+//! the slot's count had 8 bits. As written, the slot's generation reaches 256 while a new handle has generation 0. All
+//! later handles are therefore stale from the beginning.
 
 use crate::findings::{Claim, Findings, Holds, Table, Value};
 use anyhow::Context as _;
@@ -74,7 +74,7 @@ impl Reused for Tabled {
 
 /// The fate of a slot that is used repeatedly.
 struct Fate {
-    /// The number of frees after which the first handle became valid again.
+    /// The number of frees after which the slot's first handle became valid again.
     revived: Option<u64>,
     /// The number of frees after which a new handle was stale from the beginning.
     born_stale: Option<u64>,

@@ -43,7 +43,7 @@ pub(super) trait Design {
     fn looked(&mut self) -> usize;
 }
 
-/// Adjacent slots with a flag each. If `SCANS`, a new object takes the first free slot, found by a search; otherwise a
+/// Adjacent slots with a flag each. If `SCANS`, a new object takes the lowest free slot, found by a search; otherwise a
 /// freed slot is never used again.
 #[derive(Default)]
 pub(super) struct Flags<const SCANS: bool>(Vec<Particle>);
