@@ -145,8 +145,8 @@ impl Drop for ControlGroup {
     }
 }
 
-/// Cargo's arguments for programs that tests start. The arguments name the whole workspace and an example. Features are
-/// thus those of `cargo test --workspace`, and nothing is built again.
+/// Cargo's arguments for programs that tests start. The arguments name the whole workspace and an example. The build has
+/// the features of `cargo test --workspace`, and builds nothing again.
 pub const PROGRAMS: [&str; 5] = ["build", "--quiet", "--workspace", "--example", "pair"];
 
 /// Builds `target`. Returns the path: `file` in the profile's directory.

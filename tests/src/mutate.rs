@@ -78,14 +78,14 @@ pub mod mutant_switch {
         }
         false
     }
-    // Writes the note at once: the child of a fork ends without `atexit`, and so does a killed process.
+    // At once: the child of a fork ends without `atexit`, and what is killed does as well.
     fn note(mutant: u32) {
         use std::io::Write;
         use std::os::unix::ffi::OsStrExt;
         let Some(name) = variable(c"MUTANT_REACHED") else { return };
         let name = std::ffi::OsStr::from_bytes(name.to_bytes());
         let Ok(mut file) = std::fs::OpenOptions::new().append(true).create(true).open(name) else { return };
-        // Appends a line at once, because other threads and processes append to the file.
+        // A line at once: other threads and processes append to the file, too.
         let mut line = [0; 8];
         let mut rest = &mut line[..];
         let _ = writeln!(rest, "{mutant}");
