@@ -1,4 +1,5 @@
-//! No code that runs during an allocation calls the global heap: the global heap may be built on this subsystem.
+//! No code that runs during an allocation calls the global heap, because the global heap may be built on this
+//! subsystem.
 
 #![cfg(not(any(loom, shuttle)))]
 
@@ -22,17 +23,17 @@ use uslab_magazine::sync::{assert_unlocked, thread_local};
 thread_local! {
     static CALLS: Cell<u64> = const { Cell::new(0) };
     static HELD: Cell<isize> = const { Cell::new(0) };
-    /// Runs in the next heap call of this thread, with the number of bytes requested.
+    /// A function that runs in the next heap call of this thread, with the number of bytes requested.
     static MEANWHILE: Cell<Option<fn(usize)>> = const { Cell::new(None) };
-    /// `Some(0)` if the next heap call of this thread is to be refused; afterwards the bytes that it requested.
+    /// `Some(0)` if the next heap call of this thread is to be refused; afterwards the bytes that the call requested.
     static REFUSED: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
-/// The system's heap. It counts each thread's calls and the bytes that it has not freed, and checks that no lock is held during a
-/// call.
+/// The system's heap. The heap counts each thread's calls and the bytes that it has not freed, and checks that no lock
+/// is held during a call.
 struct Counting;
 
-// SAFETY: each method forwards to the system's heap, or returns null where that is allowed.
+// SAFETY: each method forwards to the system's heap, or returns null if that is allowed.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         assert_unlocked();
@@ -69,7 +70,8 @@ fn without_heap<R>(what: &str, work: impl FnOnce() -> R) -> R {
     done
 }
 
-/// Runs `work` while the global heap refuses its first call. Returns its result and the bytes that the call requested.
+/// Runs `work` while the global heap refuses its first call. Returns the result of `work` and the bytes that the
+/// refused call requested.
 fn refused<R>(work: impl FnOnce() -> R) -> (R, usize) {
     REFUSED.set(Some(0));
     let done = work();
@@ -120,7 +122,7 @@ fn losing_registry_entries_are_freed() {
         static CACHE: Cell<Option<Rc<HandleCache<u64>>>> = const { Cell::new(None) };
         static LATE: Cell<u64> = const { Cell::new(0) };
     }
-    // Does what another thread might do at this point: no lock is held.
+    // The function does what another thread might do at this point, where no lock is held.
     fn sooner(bytes: usize) {
         // The table's blocks are for 64 numbers, 128, and so on.
         if bytes >= 64 * 16 {
@@ -195,7 +197,7 @@ fn guard_without_memory_takes_no_samples() {
         (0..100).all(|_| {
             let memory = malloc.alloc(Layout::new::<[u64; 8]>(), Gfp::KERNEL).unwrap();
             let is_of_a_slab = subsystem.pages().pfn_of(memory.as_ptr()).is_some();
-            // SAFETY: allocated above, freed once.
+            // SAFETY: the memory was allocated above, and is freed once.
             unsafe { malloc.free(memory) };
             is_of_a_slab
         })
@@ -289,11 +291,11 @@ fn allocation_and_free_never_call_the_heap() {
         without_heap("free", || {
             for (i, (memory, layout)) in held.drain(..).enumerate() {
                 on_cpu(i as u32 % 4);
-                // SAFETY: allocated above with this layout, freed once.
+                // SAFETY: the memory was allocated above with this layout, and is freed once.
                 unsafe { if i % 2 == 0 { malloc.free_sized(memory, layout) } else { malloc.free(memory) } }
             }
             for object in objects.drain(..) {
-                // SAFETY: allocated above from this cache, freed once.
+                // SAFETY: the object was allocated above from this cache, and is freed once.
                 unsafe { cache.free(object) };
             }
         });

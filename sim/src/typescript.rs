@@ -1,5 +1,4 @@
-//! The types of the pages' data for TypeScript: `sim/web/src/story/story.ts` and
-//! `sim/web/src/scale/report.ts`.
+//! Writes the TypeScript types of the pages' data: `sim/web/src/story/story.ts` and `sim/web/src/scale/report.ts`.
 
 use crate::scale::{Curve, ScaleReport};
 use crate::story::{Change, Step, Story, Waiting};

@@ -1,4 +1,4 @@
-//! `uslab what`: what a file is, how it was made, and which command reads it.
+//! The command `uslab what`: what a file is, how it was made, and which command reads it.
 
 use crate::slabs::Snapshot;
 use crate::trace::{Foreign, Format, Line, Parser, Source, Tables, TraceError};
@@ -9,19 +9,19 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-/// How much of a text is read.
+/// The number of bytes of a text that are read.
 const LOOKED_AT: usize = 4 << 20;
 
-/// The kind of a file.
+/// The description of a file.
 #[derive(Debug, Serialize)]
 pub struct What {
-    /// The file.
+    /// The path of the file.
     pub path: String,
-    /// The kind, in words.
+    /// The kind of the file, in words.
     pub is: String,
     /// How such a file is made.
     pub made: String,
-    /// The commands that read it.
+    /// The commands that read the file.
     pub read_by: Vec<String>,
     /// Other findings.
     pub notes: Vec<String>,
@@ -37,14 +37,14 @@ impl fmt::Display for What {
     }
 }
 
-/// Files that begin with certain bytes.
+/// A kind of file that begins with certain bytes.
 struct Magic {
     bytes: &'static [u8],
-    /// Where they are.
+    /// The offset of the bytes.
     at: usize,
     is: &'static str,
     made: &'static str,
-    /// `FILE` is in the place of the name.
+    /// The commands, with `FILE` in place of the name.
     read_by: &'static [&'static str],
 }
 
@@ -124,10 +124,10 @@ impl What {
         Self { path: shown, is: is.to_owned(), made: made.to_owned(), read_by, notes: vec![] }
     }
 
-    /// Looks at a file or folder.
+    /// Describes a file or folder.
     ///
     /// # Errors
-    /// It cannot be read, or is nothing that is known.
+    /// Fails if the file cannot be read, or is of no known kind.
     pub fn of(path: &Path) -> anyhow::Result<Self> {
         if path.is_dir() {
             return Self::of_folder(path);
@@ -196,7 +196,7 @@ impl What {
         Ok(what)
     }
 
-    /// A file that is not text: compressed, or of an unknown kind.
+    /// Describes a file that is not text: compressed, or of an unknown kind.
     fn of_unpacked(path: &Path) -> anyhow::Result<Self> {
         let mut packed = [0; 2];
         File::open(path)
@@ -226,7 +226,7 @@ impl What {
     }
 
     fn of_json(path: &Path, text: &str) -> Option<Self> {
-        // A long one is cut, and is no JSON then: its names are enough.
+        // A long file is cut, and is then not valid JSON, but its names are enough.
         let has = |names: &[&str]| names.iter().all(|name| text.contains(&format!("\"{name}\"")));
         Some(if has(&["steps", "end", "version"]) {
             Self::new(
@@ -372,7 +372,7 @@ impl What {
     }
 }
 
-/// True if a value is in hexadecimal and behind it in decimal: `bytes_req=0x40 (64)`.
+/// Returns `true` if a value is in hexadecimal and then in decimal: `bytes_req=0x40 (64)`.
 fn has_fields(line: &str) -> bool {
     let words: Vec<&str> = line.split_whitespace().collect();
     words.windows(2).any(|pair| pair[0].contains("=0x") && pair[1].starts_with('('))
@@ -382,7 +382,7 @@ fn magic(head: &[u8]) -> Option<&'static Magic> {
     MAGICS.iter().find(|magic| head.get(magic.at..).is_some_and(|head| head.starts_with(magic.bytes)))
 }
 
-/// The first lines of a source.
+/// Returns the first lines of a source.
 fn beginning(mut source: Source) -> Result<Vec<u8>, TraceError> {
     let mut text = vec![];
     if source.is_recorded() {

@@ -1,5 +1,5 @@
-//! Freed memory is returned to the system although blocks of pages are partly in use. With the allocator's thread, no call is
-//! needed. Each test runs alone in a process whose heap is `Uslab`.
+//! Freed memory is returned to the system although blocks of pages are partly in use. With the allocator's thread, the
+//! program needs no call. Each test runs alone in a process whose heap is `Uslab`.
 #![cfg(all(target_os = "linux", not(uslab_heap)))]
 
 use crate::process;
@@ -17,11 +17,11 @@ fn alone(test: &str, options: &str) {
     process::alone(&format!("give_back::{test}"), &format!("USLAB_OPTIONS={options}"));
 }
 
-/// Resident bytes of this process.
+/// Returns the resident bytes of this process.
 fn resident() -> u64 {
     process::resident() as u64
 }
-/// Bytes of the allocator's pages that may be backed by memory.
+/// Returns the bytes of the allocator's pages that may be backed by memory.
 fn backed() -> u64 {
     Uslab.info().unwrap().pages.backed_bytes()
 }
@@ -30,7 +30,7 @@ fn random(state: &mut u64) -> usize {
     (*state >> 33) as usize
 }
 
-/// 20,000 vectors of four sizes, created and replaced at random indices: some 250 MiB.
+/// Returns 20,000 vectors of four sizes, created and replaced at random indices: some 250 MiB.
 fn load() -> Vec<Vec<u8>> {
     let mut vectors: Vec<Vec<u8>> = (0..20_000).map(|_| Vec::new()).collect();
     let mut state = 1;
@@ -45,7 +45,7 @@ fn load() -> Vec<Vec<u8>> {
 
 #[test]
 fn mixed_sizes_are_decommitted_after_two_intervals() {
-    // The checks of a debug build keep a byte for each word, so they are off.
+    // The checks of a debug build keep a byte for each word, so they are disabled.
     alone("child_frees_mixed_sizes", "check=0");
 }
 #[test]
@@ -55,7 +55,7 @@ fn child_frees_mixed_sizes() {
     let (loaded, most) = (resident(), backed());
     assert!(loaded > 200 * MIB && most > 200 * MIB, "{loaded} {most}");
     drop(vectors);
-    // Frees alone leave this much: the bound, what the program uses, and what CPUs keep.
+    // Frees alone leave this much: the bound, the memory in use, and what CPUs keep.
     let (left, info) = (backed(), Uslab.info().unwrap().pages);
     let used = (info.allocated() + info.per_cpu()) * 4096;
     println!(
@@ -88,7 +88,7 @@ fn child_keeps_scattered_objects() {
     let mut objects: Vec<Box<[u64; 8]>> = (0..1_000_000_u64).map(|n| Box::new([n; 8])).collect();
     let most = backed() - before;
     assert!(most >= 60 * MIB, "{most}");
-    // Keeps one object in a thousand; the others and the vector are freed.
+    // One object in a thousand is kept; the others and the vector are freed.
     let kept: Vec<_> = (0..1000).map(|n| objects.swap_remove(n * 999)).collect();
     drop(objects);
     for _ in 0..4 {
@@ -101,7 +101,7 @@ fn child_keeps_scattered_objects() {
     Uslab.check().unwrap().unwrap();
 }
 
-/// Waits until `so` returns `true`. The minute's limit only ends a failing test: no time is asserted.
+/// Waits until `so` returns `true`. The limit of a minute only ends a failing test, so no time is asserted.
 #[track_caller]
 fn wait(what: &str, so: impl Fn() -> bool) {
     for _ in 0..6000 {
@@ -122,7 +122,7 @@ fn reaper_thread_decommits_and_then_sleeps() {
 fn child_with_a_reaper_thread() {
     let reaper = || Uslab.reaper().unwrap();
     assert_eq!((reaper().thread, reaper().interval_ms), (ReaperThread::Wanted, 20), "it is too small yet");
-    // The value of the environment wins.
+    // The environment's value takes precedence.
     Uslab.reap_every(Duration::from_secs(3600));
     assert_eq!(reaper().interval_ms, 20);
     for _ in 0..2 {
@@ -139,7 +139,7 @@ fn child_with_a_reaper_thread() {
     assert_eq!(reaper().refused, 0);
 }
 
-/// Bytes of mappings above 4 MiB: in use, and freed ones that are kept.
+/// Returns the bytes of mappings above 4 MiB: in use, and freed but kept.
 fn huge() -> (u64, u64) {
     let info = Uslab.info().unwrap().huge;
     (info.pages * 4096, info.cached_pages * 4096)
@@ -189,7 +189,7 @@ fn child_forks_with_freed_mappings() {
     let held = fill(1, 6 << 20);
     drop(fill(2, 20 << 20));
     assert_eq!(huge().1, 20 * MIB);
-    // SAFETY: the allocator's handlers keep it usable in the child; the child uses nothing else and exits immediately.
+    // SAFETY: the allocator's handlers keep it usable in the child, which uses nothing else and exits immediately.
     match unsafe { fork() }.unwrap() {
         ForkResult::Child => {
             let kept = huge().1 == 20 * MIB;
@@ -198,7 +198,7 @@ fn child_forks_with_freed_mappings() {
             let right = own.iter().all(|byte| *byte == 3) && zero.iter().all(|byte| *byte == 0);
             drop((own, zero));
             let whole = Uslab.check().unwrap().is_ok() && huge().1 == 20 * MIB && Uslab.release() >= 20 << 20;
-            // SAFETY: ends the child immediately.
+            // SAFETY: the call ends the child immediately.
             unsafe { nix::libc::_exit(i32::from(!kept) + 2 * i32::from(!right) + 4 * i32::from(!whole)) }
         }
         ForkResult::Parent { child } => {
@@ -230,7 +230,8 @@ fn child_with_limited_addresses() {
     drop(vec![1_u8; 20 << 20]);
     drop(vec![1_u8; 30 << 20]);
     assert_eq!(huge(), (0, 50 * MIB), "the limit was set later, and is not asked for");
-    // The limit refuses this request until kept mappings are released. From then on the limit is known.
+    // The limit refuses this request until kept mappings are released. The process knows the limit of addresses from
+    // here on.
     drop(vec![1_u8; 90 << 20]);
     assert_eq!(huge(), (0, 0));
     // The bound is a quarter of 100 MiB.
@@ -255,7 +256,7 @@ fn child_forks_with_a_reaper() {
     let reaper = || Uslab.reaper().unwrap();
     assert_ne!(reaper().thread, ReaperThread::Wanted);
     for _ in 0..3 {
-        // SAFETY: the allocator's handlers keep it usable in the child; the child uses nothing else and exits immediately.
+        // SAFETY: the allocator's handlers keep it usable in the child, which uses nothing else and exits immediately.
         match unsafe { fork() }.unwrap() {
             ForkResult::Child => {
                 let wanted = reaper().thread == ReaperThread::Wanted;
@@ -264,7 +265,7 @@ fn child_forks_with_a_reaper() {
                 let most = backed();
                 drop(more);
                 wait("the child's memory is given back", || backed() < most - 100 * MIB);
-                // SAFETY: ends the child immediately.
+                // SAFETY: the call ends the child immediately.
                 unsafe { nix::libc::_exit(i32::from(!wanted) + 2 * i32::from(!running)) }
             }
             ForkResult::Parent { child } => {
@@ -276,7 +277,8 @@ fn child_forks_with_a_reaper() {
     drop(vectors);
 }
 
-/// Without a reaper thread, frees still return what exceeds the bound, and starting the thread is tried again at twice the size.
+/// Without a reaper thread, frees still return memory beyond the bound, and the start of the thread is retried at twice
+/// the size.
 #[test]
 fn missing_reaper_thread_is_reported_and_tolerated() {
     alone("child_that_cannot_start_threads", "reap=20");
@@ -284,7 +286,8 @@ fn missing_reaper_thread_is_reported_and_tolerated() {
 #[test]
 #[ignore = "run by the test above"]
 fn child_that_cannot_start_threads() {
-    // A stack of 2 MiB does not fit under the limit. The allocator's addresses are reserved already, and it commits inside them.
+    // A stack of 2 MiB does not fit under the limit. The allocator's addresses are already reserved, and the allocator
+    // commits inside these addresses.
     let reaper = || Uslab.reaper().unwrap();
     assert_eq!(reaper().thread, ReaperThread::Wanted);
     let taken = {
@@ -311,7 +314,7 @@ fn million_freed_objects_are_decommitted() {
 #[test]
 #[ignore = "run by the test above"]
 fn child_frees_a_million_objects() {
-    // How much frees leave depends on the number of CPUs that took part, so this runs on one.
+    // The memory that frees leave depends on the number of CPUs that took part, so this runs on one.
     let mut here = CpuSet::new();
     here.set(sched_getcpu().unwrap()).unwrap();
     sched_setaffinity(Pid::from_raw(0), &here).unwrap();
@@ -374,8 +377,8 @@ fn child_with_a_subsystem_reaper() {
     wait("the thread has ended", || threads() == 0);
 }
 
-/// Regression test: each byte was written, and ten times as many blocks took 922, 1,222 and 257 MiB. Now they take 23, 23 and 15
-/// MiB, most of it for page descriptors.
+/// Regression test: each byte was written, and ten times as many blocks took 922, 1,222 and 257 MiB. The blocks now
+/// take 23, 23 and 15 MiB, most of it for page descriptors.
 #[test]
 fn zeroed_allocation_does_not_touch_fresh_pages() {
     alone("child_allocates_zeroed_memory", "check=0");

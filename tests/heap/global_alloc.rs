@@ -25,7 +25,7 @@ fn programs_allocations_use_the_global_allocator() {
     assert!(boxes.iter().all(|boxed| usable(boxed) == 8));
 }
 
-/// A thread-local whose destructor allocates, after everything else that the thread did.
+/// A thread-local whose destructor allocates, after everything else in the thread.
 struct Last(Vec<String>);
 impl Drop for Last {
     fn drop(&mut self) {
@@ -80,7 +80,7 @@ fn each_size_and_alignment_is_allocated_resized_and_freed() {
     }
 }
 
-/// Runs alone in its process: objects of other tests would keep blocks from being returned.
+/// The test runs alone in its process, because objects of other tests would keep blocks from being returned.
 #[test]
 fn memory_of_a_burst_is_returned_without_a_call() {
     alone("global_alloc::child_with_a_burst", "");
@@ -96,7 +96,7 @@ fn child_with_a_burst() {
     assert!(most > before + (256 << 20), "{before} {most}");
     drop(burst);
     let left = backed();
-    // A block of which CPUs or depots keep an object is only partly returned: its free pages.
+    // A block that CPUs or depots keep an object of is only partly returned: its free pages.
     assert!(left < most - (128 << 20), "{left} of {most} are left, {before} before");
 }
 
@@ -132,10 +132,11 @@ fn forked_children_allocate_while_parent_threads_do() {
             });
         }
         for i in 0..200 {
-            // SAFETY: the allocator's handlers keep it usable in the child; the child uses nothing else and exits immediately.
+            // SAFETY: the allocator's handlers keep it usable in the child, which uses nothing else and exits
+            // immediately.
             match unsafe { fork() }.expect("a fork") {
                 ForkResult::Child => {
-                    // SAFETY: sets an alarm, which ends a child that hangs.
+                    // SAFETY: the call sets an alarm, which ends a hanging child.
                     unsafe { libc::alarm(60) };
                     let texts: Vec<String> = (0..1000).map(|n| format!("{n}")).collect();
                     let good = texts.iter().map(String::len).sum::<usize>() == 2890;
@@ -145,7 +146,7 @@ fn forked_children_allocate_while_parent_threads_do() {
                         eprintln!("fork {i}: {violation}");
                     }
                     let checked = checked.is_some_and(|census| census.is_ok());
-                    // SAFETY: ends the child immediately.
+                    // SAFETY: the call ends the child immediately.
                     unsafe { libc::_exit(i32::from(!good) + 2 * i32::from(!checked)) }
                 }
                 ForkResult::Parent { child } => {
@@ -176,8 +177,8 @@ fn heaps_of_a_process_are_distinguished() {
     drop(object);
 }
 
-/// Regression test: the census counted a cache's slabs, then allocated the cache's name, and found one slab more than it had
-/// counted: the slab of that name.
+/// Regression test: the census counted a cache's slabs, then allocated the cache's name, and found one slab more: the
+/// slab of that name.
 #[test]
 fn census_ignores_allocations_it_makes() {
     alone("global_alloc::child_takes_a_census", "");
@@ -185,7 +186,7 @@ fn census_ignores_allocations_it_makes() {
 #[test]
 #[ignore = "run by the test above"]
 fn child_takes_a_census() {
-    // At some point all slabs of the names' size class are full, and the next name needs a new one.
+    // At some point all slabs of the names' size class are full, and the next name needs a new slab.
     let mut held = Vec::with_capacity(600);
     for n in 0..600_u64 {
         held.push(Box::new([n; 2]));

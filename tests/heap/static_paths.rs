@@ -1,11 +1,11 @@
-//! Tests which inlined paths serve the process's malloc, and that each one works.
+//! Tests which inlined paths serve the process's malloc, and that each path works.
 
 use crate::process::alone;
 use std::alloc::{Layout, alloc, dealloc};
 use uslab::Uslab;
 use uslab_magazine::{Cpus, Mechanism};
 
-/// Allocates and frees objects of many sizes in several threads; the main thread frees those that are left. No object is
+/// Allocates and frees objects of many sizes in several threads; the main thread frees the rest. No object may be
 /// allocated twice.
 fn used() {
     let threads: Vec<_> = (1..=4_u8)
@@ -34,7 +34,7 @@ fn used() {
 }
 fn freed((address, layout): (usize, Layout), own: u8) {
     let memory = core::ptr::with_exposed_provenance_mut::<u8>(address);
-    // SAFETY: allocated above with this layout and written, freed once.
+    // SAFETY: the memory was allocated above with this layout and written, and is freed once.
     unsafe {
         assert!(core::slice::from_raw_parts(memory, layout.size()).iter().all(|byte| *byte == own));
         dealloc(memory, layout);
@@ -62,7 +62,7 @@ fn static_paths_serve_if_restartable_sequences_work() {
     );
     // The malloc checks each free, so static paths are closed.
     alone("static_paths::child_without_restartable_sequences", "USLAB_OPTIONS=check=1");
-    // Sequences serve, but the limit leaves pages fewer addresses: the malloc's own paths serve.
+    // Sequences serve, but the limit leaves pages fewer addresses, so the malloc's own paths serve.
     alone(
         "static_paths::child_without_restartable_sequences",
         &format!("ulimit -v {} && USLAB_OPTIONS=check=0", 8 << 20),
@@ -96,7 +96,7 @@ fn child_that_limits_its_addresses() {
     assert!(!static_paths_serve());
 }
 
-/// A cache of the program belongs to another table. It does not use the malloc's per-CPU words.
+/// A cache that the program creates belongs to another table. Such a cache does not use the malloc's per-CPU words.
 #[test]
 fn program_caches_use_separate_cpu_words() {
     alone("static_paths::child_with_a_cache", "USLAB_OPTIONS=check=0");

@@ -1,5 +1,5 @@
-//! Checks what the project's pages state about the project: links lead somewhere, named files and commands exist, the book has
-//! the pages of its summary, and ARCHITECTURE.md has the right numbers of shipping lines.
+//! Checks what the project's pages state about the project. Links lead somewhere, named files and commands exist, the
+//! book has the pages of its summary, and ARCHITECTURE.md has the right numbers of shipping lines.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -13,19 +13,19 @@ const BOOK: &str = "slab/book/src";
 
 /// The crates that make up the allocator.
 const CORE: [&str; 3] = ["magazine", "buddy", "slab"];
-/// Parts of these crates that are counted in rows of their own: separate products, and code that finds mistakes and does nothing
-/// unless it is enabled. Each has the row in which its lines are counted. Two files that find mistakes are in higher rooms, where
-/// they may import caches.
+/// Parts of these crates that are counted in separate rows: separate products, and code that finds mistakes and does
+/// nothing unless enabled. Each part has the row in which its lines are counted. Two files that find mistakes are in
+/// higher rooms, where they may import caches.
 const APART: [(&str, &str); 4] = [
     ("slab/src/debug", "slab/src/debug"),
     ("slab/src/cache/debugged.rs", "slab/src/debug"),
     ("slab/src/report/leaks.rs", "slab/src/debug"),
     ("slab/src/handle", "slab/src/handle"),
 ];
-/// The number of lines by which a row of ARCHITECTURE.md's table may be off before it must be written again.
+/// The number of lines by which a row of ARCHITECTURE.md's table may be off before it must be rewritten.
 const OFF: usize = 100;
 
-/// Pages in which every file that is named must exist.
+/// Pages in which every named file must exist.
 const MAPS: [&str; 12] = [
     "README.md",
     "ARCHITECTURE.md",
@@ -41,7 +41,7 @@ const MAPS: [&str; 12] = [
     "slab/book/src/c.md",
 ];
 
-/// Subcommands built into `cargo`.
+/// The subcommands built into `cargo`.
 const CARGO: [&str; 10] =
     ["bench", "build", "check", "clippy", "doc", "fmt", "install", "publish", "run", "test"];
 
@@ -63,12 +63,12 @@ fn pages() -> BTreeMap<PathBuf, String> {
     pages.map(|page| (page.clone(), std::fs::read_to_string(page).unwrap())).collect()
 }
 
-/// The path relative to the workspace.
+/// Returns the path relative to the workspace.
 fn shown(path: &Path) -> String {
     path.strip_prefix(workspace()).unwrap_or(path).display().to_string()
 }
 
-/// The lines of a page with their numbers, and `true` for lines between code fences.
+/// Returns the lines of a page with their numbers, and `true` for lines between code fences.
 fn lines(text: &str) -> impl Iterator<Item = (usize, &str, bool)> {
     let mut fenced = false;
     (1..).zip(text.lines()).map(move |(number, line)| {
@@ -78,12 +78,12 @@ fn lines(text: &str) -> impl Iterator<Item = (usize, &str, bool)> {
     })
 }
 
-/// The parts of a line that are code, or the parts that are not.
+/// Returns the parts of a line that are code, or the parts that are not.
 fn parts(line: &str, code: bool) -> impl Iterator<Item = &str> {
     line.split('`').skip(usize::from(code)).step_by(2)
 }
 
-/// The targets of a line's links.
+/// Returns the targets of a line's links.
 fn links(line: &str) -> Vec<&str> {
     // Code may contain the characters of a link, so it is skipped; a link's own text may be code.
     let inline =
@@ -97,7 +97,7 @@ fn links(line: &str) -> Vec<&str> {
     links.into_iter().filter_map(|link| link.split_whitespace().next()).collect()
 }
 
-/// The anchor of a heading.
+/// Returns the anchor of a heading.
 fn anchor(heading: &str) -> String {
     let kept = heading.trim().chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c));
     kept.map(|c| if c == ' ' { '-' } else { c.to_ascii_lowercase() }).collect()
@@ -211,7 +211,7 @@ fn each_file_named_in_a_map_exists() {
     assert!(count > 60, "{count} files: most are not seen");
 }
 
-/// A list item that begins with a file names what is to be changed in that file.
+/// A list item that begins with a file names what to change in that file.
 #[test]
 fn names_in_contributing_exist() {
     let text = std::fs::read_to_string(workspace().join("CONTRIBUTING.md")).unwrap();
@@ -318,10 +318,10 @@ fn broken_links_are_reported_by_kind() {
     assert_eq!(anchors(page), BTreeSet::from(["c".to_owned()]));
 }
 
-/// Lines of shipping code of each crate, without comments, docs, tests, and code for checkers only, as ARCHITECTURE.md's first
-/// table has them. Examples and benches are not counted. Two numbers of the allocator's crates have an upper bound in its second
-/// table: lines with a checker's `cfg` for each 1,000 shipping lines, and the lines of the longest function. `WRITE=1` writes both
-/// tables, the second one with what is less.
+/// Counts the lines of shipping code of each crate, without comments, docs, tests, and code for checkers only, as in
+/// ARCHITECTURE.md's first table. Examples and benches are not counted. Two numbers of the allocator's crates have an
+/// upper bound in its second table: lines with a checker's `cfg` for each 1,000 shipping lines, and the lines of the
+/// longest function. `WRITE=1` writes both tables, the second one with lower bounds only.
 #[test]
 fn shipping_lines_equal_the_documented_numbers() {
     let mut table: BTreeMap<String, usize> = BTreeMap::new();
@@ -381,7 +381,7 @@ fn shipping_lines_equal_the_documented_numbers() {
                 .into_iter()
                 .zip(now.into_iter().zip(said.iter().copied().chain([f64::INFINITY; 2])))
         {
-            // Printed with one digit.
+            // The number is printed with one digit.
             if now > most + 0.05 {
                 writeln!(wrong, "{name}: {now:.1} {what} (`{}`), at most {most}", numbers[name].longest.1)
                     .unwrap();
@@ -399,12 +399,12 @@ fn shipping_lines_equal_the_documented_numbers() {
     );
 }
 
-/// Numbers of a crate that may only fall.
+/// The numbers of a crate that may only fall.
 #[derive(Default)]
 struct Numbers {
     lines: usize,
     cfgs: usize,
-    /// Lines of the longest function, and its name.
+    /// The lines of the longest function, and its name.
     longest: (usize, String),
 }
 

@@ -1,11 +1,11 @@
-//! Imports run downwards. This checks the drawing of all imports.
+//! Imports run downwards. The test checks the drawing of all imports.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
 use uslab_tests::imports::{Imports, crates};
 use uslab_tests::workspace;
 
-/// The floors, the ground first. Other folders (tests, benches) may import from all of them.
+/// The floors, the ground first. Other folders (tests, benches) may import from all floors.
 const FLOORS: [&str; 4] = ["magazine", "buddy", "slab", "sim"];
 
 /// The rooms of `slab/src`, the ground first. A room may import from the rooms before it and from itself.
@@ -27,7 +27,7 @@ const ROOMS: [&str; 15] = [
     "process",
 ];
 
-/// If more than two files import from each other, they are one module in pieces.
+/// The most files that may import from each other; more would be one module in pieces.
 const MOST: usize = 2;
 
 #[test]

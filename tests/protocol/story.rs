@@ -1,4 +1,4 @@
-//! Turns a counterexample into the trace format of models under loom, of which `uslab story FILE --html` makes a page.
+//! Converts a counterexample to the trace format of models under loom, of which `uslab story FILE --html` makes a page.
 
 use crate::model::{Act, Action, Mechanism, Op, Pc, Protocol, Role, Stage, State, inside};
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ fn set(rounds_in: u16) -> String {
     rounds(&(0..16).filter(|round| rounds_in >> round & 1 == 1).collect::<Vec<u8>>())
 }
 
-/// The parts of a state that are worth showing.
+/// Returns the parts of a state that are worth showing.
 fn parts(protocol: &Protocol, s: &State) -> Parts {
     let mut parts = Parts::new();
     let mut put = |name: String, value: String| _ = parts.insert(name, value);
@@ -62,7 +62,7 @@ fn section(stage: Stage) -> &'static str {
     }
 }
 
-/// A description of the action.
+/// Describes the action.
 fn did(protocol: &Protocol, before: &State, action: Action) -> String {
     let t = &before.threads[usize::from(action.thread)];
     let cpu = match action.act {
@@ -140,8 +140,8 @@ fn did(protocol: &Protocol, before: &State, action: Action) -> String {
     }
 }
 
-/// Builds a trace from a path through canonical states. CPUs and rounds change their names from one such state to the next; here
-/// they keep their names.
+/// Builds a trace from a path through canonical states. CPUs and rounds change their names from one canonical state to
+/// the next; the trace keeps their names.
 pub(crate) fn tell(protocol: &Protocol, title: &str, way: &[State], end: &str) -> Story {
     let mut state = protocol.start();
     let mut known = Parts::new();

@@ -1,7 +1,7 @@
 //! Compares replays of whole traces with their kernels' tables, and geometry with every kernel table.
 //!
-//! `USLAB_TRACES` names a folder of traces (`NAME/trace.txt.zst` with the kernel's tables and a `facts.json` computed by an
-//! independent program). Without it only the bundled trace is replayed.
+//! `USLAB_TRACES` names a folder of traces (`NAME/trace.txt.zst` with the kernel's tables and a `facts.json` computed
+//! by an independent program). Without `USLAB_TRACES`, only the bundled trace is replayed.
 
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -101,8 +101,8 @@ fn replays_of_whole_traces_match_their_kernels() {
     }
 }
 
-/// Two caches whose difference has a known cause in every Linux kernel, because their events are missing: nodes of maple trees
-/// are allocated in bulk, and objects of `kernfs_fop_open` are freed by `kfree_rcu`.
+/// Checks two caches whose difference has a known cause in every Linux kernel, because their events are missing. Nodes
+/// of maple trees are allocated in bulk, and objects of `kernfs_fop_open` are freed by `kfree_rcu`.
 #[track_caller]
 fn true_cause(trace: &str, row: &KernelRow) {
     let difference = row.objects[1] - row.objects[0];
@@ -135,7 +135,7 @@ fn mismatch_cause_below_the_kernel_table_is_true() {
     {
         assert!(why.contains(part), "expected {part:?} in {page}");
     }
-    // The page explains its words where it uses them.
+    // The page explains its terms where it uses them.
     for part in [
         "hidden: done by the kernel without an event.",
         "pre-trace: frees of objects from before",
@@ -162,8 +162,8 @@ fn the_bundled_trace_replays_on_any_machine() {
     }
 }
 
-/// Compares zone by zone and order by order. If the trace does not have an event for every move, one page in a hundred may be
-/// elsewhere.
+/// Compares free blocks zone by zone and order by order. If the trace lacks an event for some moves of pages, one page
+/// in a hundred may be elsewhere.
 #[test]
 fn free_pages_rebuilt_from_events_match_the_kernels_table() {
     let whole = traces().into_iter().filter(|folder| folder.join("before.buddyinfo").exists());
@@ -197,8 +197,8 @@ fn free_pages_rebuilt_from_events_match_the_kernels_table() {
     }
 }
 
-/// The slabs of each kernel's recordings together: the most that may be wrong, per ten thousand, at `after` and at `end`. The
-/// comments have the measured numbers.
+/// The most slabs of each kernel's recordings together that may be wrong, per ten thousand, at `after` and at `end`.
+/// The comments have the measured numbers.
 const WRONG_SLABS: [(&str, [u64; 2]); 3] = [
     ("6.1", [43, 22]),  // 40 of 10,363, 19 of 10,033
     ("6.12", [27, 16]), // 22 of 9,125, 12 of 8,761
@@ -249,7 +249,7 @@ fn design_linux_matches_the_slabs_of_traced_kernels() {
     }
 }
 
-/// The part before the dash of a folder's name: `files` of `files-7.2`.
+/// Returns the part before the dash of a folder's name: `files` of `files-7.2`.
 fn first(folder: &Path) -> String {
     let name = folder.file_name().unwrap_or_default().to_string_lossy();
     name.split('-').next().unwrap_or_default().to_owned()

@@ -1,5 +1,5 @@
-//! `uslab replay --html`: the engine on addresses agrees with the replay on memory, in WebAssembly and natively, and a seek to
-//! any operation shows the same as a run up to it.
+//! Tests `uslab replay --html`. The engine on addresses agrees with the replay on memory, in WebAssembly and natively,
+//! and a seek to any operation shows the same as a run up to it.
 
 use crate::all_traces::traces_in;
 use crate::cli::refused;
@@ -23,7 +23,7 @@ fn uslab(arguments: &[&str]) -> Output {
     Command::new(uslab_tests::uslab()).args(arguments).stdin(Stdio::null()).output().expect("uslab runs")
 }
 
-/// The view as a page gets it.
+/// Returns the view as a page gets it.
 fn text(view: &View) -> String {
     serde_json::to_string(view).expect("numbers and texts")
 }
@@ -49,8 +49,8 @@ fn engine_without_memory_agrees_with_the_replay() {
             .find(|row| row["name"] == cache.name.as_str())
             .unwrap_or_else(|| panic!("{} is reported", cache.name));
         let number = |key: &str| row[key].as_u64().unwrap_or_else(|| panic!("{key} of {row}"));
-        // Events that the trace does not have are inferred for the stream only: allocations in bulk, and frees of vectors of
-        // accounted slabs.
+        // Events that the trace does not have are inferred for the stream only: allocations in bulk, and frees of
+        // vectors of accounted slabs.
         if ["maple_node", "?key_alloc:256"].contains(&&*cache.name) {
             assert_ne!(cache.counts.used, number("used"), "{}", cache.name);
             continue;
@@ -98,7 +98,7 @@ fn webassembly_snapshot_equals_a_native_run() {
     let (_, stream) = bundled();
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("stream"), stream.write()).unwrap();
-    // The first and the last operation, both sides of a checkpoint, and 20 random ones.
+    // The operations are the first and the last, both sides of a checkpoint, and 20 random ones.
     let mut seed = 1_u64;
     let mut random = || {
         seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
@@ -120,7 +120,7 @@ fn webassembly_snapshot_equals_a_native_run() {
             .or_insert_with(|| format!("{:016x}", hash(text(&engine.view(steps, &shown)).as_bytes())));
     }
     let wanted: Vec<_> = moments.iter().map(|at| serde_json::json!([at, expected[at]])).collect();
-    // With memory for all checkpoints, and with memory for a quarter of them.
+    // The engine has memory for all checkpoints, and then for a quarter of them.
     for (most, checkpoints) in [(1 << 30, 44), (36 << 20, 11)] {
         let wanted = serde_json::json!({
             "design": "uslab", "shown": shown, "every": 15_000, "most": most, "moments": wanted,
@@ -130,7 +130,7 @@ fn webassembly_snapshot_equals_a_native_run() {
     }
 }
 
-/// The output of `sim/web/check.js` for these moments.
+/// Returns the output of `sim/web/check.js` after these operations.
 fn in_node(stream: &Path, wanted: &serde_json::Value) -> String {
     let web = workspace().join("sim/web");
     // The arguments are larger than a command line may be, so they are in a file.
@@ -170,8 +170,8 @@ impl Visitor for Hashes<'_> {
     }
 }
 
-/// For every design, the levels count the held objects, and the pictures of the slabs show the same number. Regression test: they
-/// did not for a slab that a CPU owns.
+/// Checks for every design that the levels count the held objects, and that the pictures of the slabs show the same
+/// number. Regression test: the numbers differed for a slab that a CPU owns.
 fn what_is_held_is_counted_listed_and_drawn_alike(view: &View) {
     for shown in &view.shown {
         let SeenCache { name, counts, .. } = &view.caches[shown.cache as usize];
@@ -189,7 +189,8 @@ fn what_is_held_is_counted_listed_and_drawn_alike(view: &View) {
     }
 }
 
-/// With `USLAB_VIEWS=full`, also after every thousand operations of all traces that `USLAB_TRACES` names.
+/// With `USLAB_VIEWS=full`, the test also checks after every thousand operations of all traces that `USLAB_TRACES`
+/// names.
 #[test]
 fn each_design_is_deterministic_natively_and_in_webassembly() {
     let full = std::env::var_os("USLAB_VIEWS").is_some_and(|views| views == "full");
@@ -241,7 +242,7 @@ fn has_node() -> bool {
     has
 }
 
-/// The standard output of `uslab replay` with these arguments.
+/// Returns the standard output of `uslab replay` with these arguments.
 fn json(arguments: &[&str]) -> serde_json::Value {
     let output = uslab(&[&["replay"], arguments, &["--json"]].concat());
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));

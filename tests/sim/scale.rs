@@ -1,4 +1,4 @@
-//! `uslab scale`, `uslab calibrate` and `uslab validate` from outside.
+//! Tests `uslab scale`, `uslab calibrate` and `uslab validate` from outside.
 
 use crate::cli::{refused, said, uslab};
 use serde_json::Value;
@@ -55,8 +55,8 @@ fn text_and_csv_show_the_points_and_mark_simulated_ones() {
     assert_eq!((rows.len(), rows.iter().all(|row| row.split(',').count() == columns)), (4, true), "{csv}");
 }
 
-/// Regression test: `--csv` refused to replace a table that it had written itself, and a comma in a trace's
-/// name added a column.
+/// Regression test: `--csv` refused to replace a table that it had written itself, and a comma in a trace's name added
+/// a column.
 #[test]
 fn csv_replaces_its_own_earlier_table() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -181,12 +181,11 @@ fn scale_picture_has_a_curve_and_text_per_design() {
         pairs.contains("<title id=") && pairs.contains("<desc id=") && pairs.contains("Magazines and Vmem")
     );
     assert!(!pairs.contains("class=\"validated\""), "{pairs}");
-    // Equal distances are equal ratios: eight CPUs are three times as far from the origin as two.
+    // Equal distances are equal ratios, so eight CPUs are three times as far from the origin as two.
     let points = pairs.split("points=\"").nth(1).and_then(|rest| rest.split('"').next()).expect("a curve");
     let x: Vec<f64> = points.split(' ').map(|at| at.split(',').next().unwrap().parse().unwrap()).collect();
     assert!((x[3] - x[0] - 3.0 * (x[1] - x[0])).abs() < 0.5, "{x:?}");
-    // The paper's statement is about its own layer only. If there are several workloads, lines have their
-    // names.
+    // The paper's statement is about its own layer only. With several workloads, lines have their names.
     let many = svg(&["--workload", "pairs,server=10", "--design", "slub,slab:limit=8", "--profile", &file]);
     assert!(!many.contains("Magazines and Vmem") && many.contains("class=\"validated\""), "{many}");
     assert!(curves(&many) == 4 && many.contains(">slab:limit=8, server=10</text>"), "{many}");

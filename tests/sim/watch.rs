@@ -1,4 +1,4 @@
-//! `uslab watch` on a terminal and without one.
+//! Tests `uslab watch` on a terminal and without one.
 
 #[path = "../kit/terminal.rs"]
 mod terminal;

@@ -1,4 +1,5 @@
-//! Containers of other crates on caches, kmalloc, malloc and the process's malloc, with both versions of `allocator-api2`.
+//! Tests containers of other crates on caches, kmalloc, malloc and the process's malloc, with both versions of
+//! `allocator-api2`.
 
 use crate::common::{assert_all_given_back, subsystem};
 use std::alloc::Layout;
@@ -31,7 +32,8 @@ fn vectors_and_boxes_work_with_both_crate_versions() {
     assert_all_given_back(&subsystem);
 }
 
-/// Pools under the standard containers: small vectors get memory from the pool of their class, large ones from the heap.
+/// Pools serve the standard containers: small vectors get memory from the pool of their class, large ones from the
+/// heap.
 #[test]
 fn containers_allocate_from_size_classes_with_heap_fallback() {
     use uslab::pool::{ClassPools, Hybrid, SizeClasses};
@@ -65,7 +67,7 @@ macro_rules! collections {
     }};
 }
 
-/// Memory for all of them, with some to spare for allocators that cannot reuse each freed byte immediately.
+/// The memory of each pool, with some to spare for allocators that cannot reuse each freed byte immediately.
 const BYTES: usize = 4 << 20;
 
 #[test]
@@ -172,7 +174,7 @@ fn cache_serves_layouts_that_fit_its_objects() {
         let memory = (&cache).allocate_zeroed(layout(wanted.0, wanted.1));
         assert_eq!(memory.is_ok(), fits, "{wanted:?}");
         if let Ok(memory) = memory {
-            // SAFETY: allocated just now.
+            // SAFETY: the memory was allocated just now.
             unsafe { (&cache).deallocate(memory.cast(), layout(wanted.0, wanted.1)) };
         }
     }

@@ -1,5 +1,5 @@
-//! Lists, for all public types of the three crates, which may be sent to other threads and which may be shared, and why. A field
-//! that changes an auto trait, and an `unsafe impl` that grants too much, fail this test.
+//! Lists, for all public types of the three crates, which may be sent to other threads and which may be shared, and
+//! why. A field that changes an auto trait, and an `unsafe impl` that grants too much, fail this test.
 //!
 //! A generic type is tested with three parameters: `u8`, `Cell<u8>` (may be sent, not shared), `Rc<u8>` (neither).
 
@@ -13,7 +13,8 @@ use uslab_buddy as buddy;
 use uslab_magazine as magazine;
 use uslab_magazine::sync;
 
-/// `true` if a type has an auto trait: if the bounds hold, the inherent constant takes precedence over the trait's.
+/// Evaluates to `true` if a type has an auto trait: if the bounds hold, the inherent constant takes precedence over the
+/// trait's.
 macro_rules! is {
     ($type:ty: $auto:ident) => {{
         struct Asked<T: ?Sized>(std::marker::PhantomData<T>);
@@ -32,7 +33,7 @@ macro_rules! is {
 const YES: bool = true;
 const NO: bool = false;
 
-/// `why => Send, Sync: types`: collects the types that differ from their row.
+/// Expands rows of `why => Send, Sync: types`, and collects the types that differ from their row.
 macro_rules! table {
     ($($why:literal => $send:ident $sync:ident: $($type:ty),+;)*) => {{
         let mut wrong = vec![];
@@ -46,7 +47,7 @@ macro_rules! table {
     }};
 }
 
-/// A round for magazines: `Send`, because `Round` requires it.
+/// A round for magazines, which is `Send` because `Round` requires it.
 #[derive(Clone, Copy)]
 struct TestRound;
 impl magazine::Round for TestRound {
@@ -174,7 +175,7 @@ fn auto_trait_table_lists_every_public_type() {
     while let Some(folder) = folders.pop() {
         for path in std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
             let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
-            // Modules of checks, and modules that exist only under a checker.
+            // These are modules of checks, and modules that exist only under a checker.
             let checks =
                 ["models", "properties", "schedules", "world", "tests", "shadow", "check", "story", "grace"];
             if checks.contains(&&*name) || name.ends_with("_tests") {

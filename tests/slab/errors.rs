@@ -1,4 +1,4 @@
-//! Failed requests and misuse: the exact messages; nothing is lost, and the subsystem works afterwards.
+//! Tests failed requests and misuse: the exact messages; nothing is lost, and the subsystem works afterwards.
 
 use crate::common::{Heard, assert_all_given_back, config, subsystem};
 use std::alloc::Layout;
@@ -43,7 +43,7 @@ fn alignments_up_to_one_mebibyte_are_honoured() {
                 // SAFETY: this test owns `size` bytes there.
                 unsafe { memory.write_bytes(7, size) };
             }
-            // SAFETY: allocated above, each freed once.
+            // SAFETY: the blocks were allocated above, and each is freed once.
             unsafe {
                 kmalloc.free(memory[0]);
                 malloc.free_sized(memory[1], layout);
@@ -75,11 +75,11 @@ fn impossible_sizes_are_errors() {
     }
     assert_eq!(kmalloc.alloc_layout(layout(1, 8 * MIB), Gfp::KERNEL), Err(AllocError::TooLarge));
     assert_eq!(malloc.alloc(layout(isize::MAX as usize - 15, 16), Gfp::KERNEL), Err(AllocError::TooLarge));
-    // More than a process has left: it uses some of its addresses.
+    // The request exceeds the addresses that a process has left.
     let bytes = (1 << 47) - 4096;
     assert_eq!(malloc.alloc(layout(bytes, 16), Gfp::KERNEL), Err(AllocError::Refused { bytes }));
     let memory = malloc.alloc(layout(100, 8), Gfp::KERNEL).unwrap();
-    // SAFETY: allocated just now; a failed `realloc` leaves it allocated, and it is freed once.
+    // SAFETY: the memory was allocated just now; a failed `realloc` leaves it allocated, and it is freed once.
     unsafe {
         assert_eq!(malloc.realloc(memory, usize::MAX), Err(AllocError::TooLarge));
         assert_eq!(kmalloc.realloc(memory, usize::MAX, Gfp::KERNEL), Err(AllocError::TooLarge));
@@ -107,7 +107,7 @@ fn exhausted_range_is_an_error_until_a_free() {
     assert_eq!(cache.prefill(Gfp::KERNEL, 3).unwrap_err().to_string(), none(0));
     assert_eq!((cache.info().used, subsystem.check().unwrap().used), (1024, 1024));
     pages.truncate(1000);
-    // These requests do not drain another cache's magazines.
+    // Such requests do not drain another cache's magazines.
     cache.shrink();
     drop(kmalloc.alloc_block(100, Gfp::KERNEL).unwrap());
     drop(cache.alloc_blocks(Gfp::KERNEL, 3).unwrap());
@@ -115,7 +115,7 @@ fn exhausted_range_is_an_error_until_a_free() {
     assert_all_given_back(&subsystem);
 }
 
-/// A subsystem whose system calls may be refused.
+/// Returns a subsystem whose system calls may be refused.
 fn faulty() -> (Subsystem, Faults) {
     let mut config = config(1, 1, 16 * MIB);
     let faults = Faults::new(1);
@@ -138,7 +138,7 @@ fn refused_mmap_error_names_its_purpose() {
     );
     let (subsystem, faults) = faulty();
     let malloc = Malloc::new(&subsystem).unwrap();
-    // Memory for a slab, for its bitmap, for checked frees, and for a block beyond the largest.
+    // The refusals are memory for a slab, for its bitmap, for checked frees, and for a block beyond the largest.
     let cache = KmemCache::builder("inode", 640).build_in(&subsystem).unwrap();
     let tiny = KmemCache::builder("tiny", 8).build_in(&subsystem).unwrap();
     let what = |rule: &str, alloc: &dyn Fn() -> String| {
@@ -157,7 +157,7 @@ fn refused_mmap_error_names_its_purpose() {
     let build =
         || KmemCache::builder("o", 64).check_frees(true).build_in(&subsystem).unwrap_err().to_string();
     assert_eq!(what("reserve:times=-1", &build), "no address space for the cache's checked frees");
-    // Objects bypass the CPU's stack, for which there is no memory.
+    // Objects bypass the CPU's stack, for which memory is missing.
     let past = || {
         let cache = KmemCache::builder("o", 64).build_in(&subsystem).unwrap();
         drop(cache.alloc_blocks(Gfp::KERNEL, 100).unwrap());
@@ -173,12 +173,12 @@ fn refused_mmap_error_names_its_purpose() {
     );
     // Everything works afterwards.
     drop((cache.alloc_block(Gfp::KERNEL).unwrap(), tiny.alloc_block(Gfp::KERNEL).unwrap()));
-    // SAFETY: allocated here, freed once.
+    // SAFETY: the memory was allocated here, and is freed once.
     unsafe { malloc.free(malloc.alloc(layout(5 * MIB, 8), Gfp::KERNEL).unwrap()) };
     assert_all_given_back(&subsystem);
 }
 
-/// Otherwise each cache would take an eighth of the address range.
+/// Without sharing, each cache would take an eighth of the address range.
 #[test]
 fn caches_share_the_bitmaps_of_checked_frees() {
     let (subsystem, faults) = faulty();
@@ -207,8 +207,7 @@ fn refill_refused_half_way_keeps_the_old_stock_only() {
     assert_all_given_back(&subsystem);
 }
 
-/// From a magazine of four the CPU takes one object; it has no room for the other three and returns them to
-/// their slab.
+/// From a magazine of four the CPU takes one object; it has no room for the other three and returns them to their slab.
 #[test]
 fn cpu_without_stacks_takes_objects_from_the_depot() {
     let mut config = config(2, 1, 16 * MIB);
@@ -230,7 +229,7 @@ fn cpu_without_stacks_takes_objects_from_the_depot() {
     let object = cache.alloc(Gfp::KERNEL).unwrap();
     faults.disarm();
     assert_eq!(places(), [1, 8, 4, 3]);
-    // SAFETY: allocated above, freed once.
+    // SAFETY: the object was allocated above, and is freed once.
     unsafe { cache.free(object) };
     drop(cache);
     assert_all_given_back(&subsystem);
@@ -266,7 +265,7 @@ fn destroyed_cache_allocates_and_frees_nothing() {
         let subsystem = Subsystem::new(config).unwrap();
         let cache = KmemCache::builder("inode", 640).magazines(magazines).build_in(&subsystem).unwrap();
         let stale = cache.alloc(Gfp::KERNEL).unwrap();
-        // SAFETY: allocated just now, freed once.
+        // SAFETY: the object was allocated just now, and is freed once.
         unsafe { cache.free(stale) };
         cache.destroy().unwrap();
         cache.destroy().unwrap();
@@ -300,9 +299,9 @@ fn refused_free_is_counted() {
     let subsystem = Subsystem::new(config).unwrap();
     let cache = KmemCache::builder("inode", 640).build_in(&subsystem).unwrap();
     let object = cache.alloc(Gfp::KERNEL).unwrap();
-    // SAFETY: first the errors under test, then the object is freed once.
+    // SAFETY: the errors under test come first; then the object is freed once.
     unsafe {
-        // The address next to null, the highest address, and the first one after the range.
+        // The addresses are the one next to null, the highest, and the first after the range.
         cache.free(NonNull::dangling());
         cache.free(NonNull::new_unchecked(core::ptr::without_provenance_mut(usize::MAX)));
         let pages = subsystem.pages();
@@ -316,7 +315,7 @@ fn refused_free_is_counted() {
     assert_all_given_back(&subsystem);
 }
 
-/// The tests named in the last column of the tables in the modules' documentation.
+/// Returns the tests named in the last column of the tables in the modules' documentation.
 fn named_tests(text: &str) -> Vec<&str> {
     let rows =
         text.lines().filter(|line| line.starts_with("//! | ")).filter_map(|line| line.rsplit('|').nth(1));
@@ -334,7 +333,7 @@ fn error_tables_name_existing_tests() {
             .filter(|path| path.extension().is_some_and(|end| end == "rs"))
             .for_each(|path| tests += &read(&path));
     }
-    // The contract of panics follows it; `panics` checks that one.
+    // The contract of panics follows; `panics` checks it.
     let (errors, _) = include_str!("../../slab/src/error.rs").split_once("//! # Panics").unwrap();
     let named = [errors, include_str!("../../slab/src/debug/corruption.rs")].map(named_tests);
     assert!(named[0].len() > 10 && named[1].len() > 5, "{named:?}");

@@ -11,14 +11,14 @@ fn untouched_pages_of_a_slab_are_not_resident() {
         return;
     }
     let pages = PageConfig::default_for(Cpus::simulated(1, 1).unwrap());
-    // Checked frees would take an eighth of the memory, so they are off.
+    // Checked frees are disabled, because they would take an eighth of the memory.
     let subsystem = Subsystem::new(Config { check_frees: false, ..Config::new(pages) }).unwrap();
     let cache = KmemCache::builder("o", 4096).build_in(&subsystem).unwrap();
     const N: usize = 16 << 10;
     let before = resident();
     let blocks: Vec<_> = (0..N).map(|_| cache.alloc_block(Gfp::KERNEL).unwrap()).collect();
     let grown = resident().saturating_sub(before);
-    // 64 MiB of objects; frames, magazines and the vector need some memory.
+    // The subsystem has 64 MiB of objects; frames, magazines and the vector need some memory.
     assert!(grown < 8 << 20, "{N} objects that nobody touched made {} KiB resident", grown >> 10);
     drop(blocks);
     cache.shrink();
@@ -58,7 +58,7 @@ fn subsystem_starts_smaller_with_little_address_space() {
         let pages = text.lines().find_map(|line| line.split_once("pages ")?.1.trim().parse::<usize>().ok());
         pages.unwrap_or_else(|| panic!("{kib} KiB: {text}"))
     };
-    // Odd sizes, for some of which the range alone would leave nothing for the tables.
+    // The sizes are odd; for some of them the range alone would leave nothing for the tables.
     for mib in [192, 300, 523, 1030, 1100, 2100, 4200, 70_000] {
         let pages = run(mib << 10);
         assert!(pages * 4096 <= mib << 20 && pages >= 1024, "{mib} MiB: {pages} pages");
@@ -89,7 +89,7 @@ fn free_memory_bound_follows_a_reread_limit() {
         limit(mib << 20);
         subsystem.end_interval();
         assert!(most() <= Some((mib << 20) / 8), "of {mib} MiB");
-        // There is no limit any more.
+        // The limit is removed.
         limit(RLIM_INFINITY);
         subsystem.end_interval();
         assert!(most() >= Some(8 << 20));

@@ -1,4 +1,4 @@
-//! Creates caches without end, each outlived by an object. Runs alone in a process, whose memory is measured.
+//! Creates caches without end, each outlived by an object. The test runs alone in a process, whose memory is measured.
 
 use crate::common::{assert_all_given_back, outlived, subsystem};
 use crate::process::{is_alone, resident};
@@ -17,7 +17,7 @@ fn objects_can_outlive_any_number_of_caches() {
     assert!(grown < 4 << 20, "{grown} bytes more");
     assert!(subsystem.info().pages.committed_bytes() <= pages + (4 << 20));
     assert!(subsystem.info().caches.iter().all(|cache| !cache.name.starts_with("outlived")));
-    // Their class numbers can be used again.
+    // The class numbers of the caches can be used again.
     let cache = ObjectCache::builder("last").ctor(|| 7_u64).build_in(&subsystem).unwrap();
     drop(cache.alloc().unwrap());
     assert!(cache.info().in_magazines > 0);

@@ -1,4 +1,4 @@
-//! The text format that Prometheus reads.
+//! Tests the text format that Prometheus reads.
 
 use crate::common::config;
 use crate::exposition::{read, read_labels};
@@ -12,7 +12,7 @@ use uslab::prometheus::{Exposition, Heaps};
 use uslab::{Gfp, Harden, KmemCache, Limit, Magazines, Subsystem};
 use uslab_magazine::on_cpu;
 
-/// The value of a series by its name and labels, in any order.
+/// Returns the value of a series by its name and labels, in any order.
 fn value(series: &BTreeMap<String, f64>, name: &str, labels: &[(&str, &str)]) -> f64 {
     let wanted: BTreeMap<_, _> = labels.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
     let found = series.iter().find(|(key, _)| {
@@ -190,7 +190,8 @@ fn metrics_reader_rejects_invalid_text() {
     }
 }
 
-/// Regression test: adding the limits overflowed, which panicked, or showed a tenant without a limit far beyond its limit.
+/// Regression test: adding the limits overflowed, which panicked, or showed a tenant without a limit far beyond its
+/// limit.
 #[test]
 fn accounts_with_one_name_form_one_series_and_may_be_unlimited() {
     let subsystem = Subsystem::new(config(1, 1, 16 << 20)).unwrap();

@@ -1,4 +1,4 @@
-//! A system that refuses later what it granted at the start. Each test enters a sandbox in a separate process.
+//! Tests a system that refuses later what it granted at the start. Each test enters a sandbox in a separate process.
 #![cfg(all(target_os = "linux", not(uslab_heap)))]
 
 #[path = "../kit/sandbox.rs"]
@@ -11,7 +11,7 @@ use nix::unistd::Pid;
 use uslab::{Config, Gfp, KmemCache, ObjectCache, Subsystem};
 use uslab_magazine::Mechanism;
 
-/// A drain whose barrier is refused takes nothing: objects stay where they are, and remain usable.
+/// A drain whose barrier is refused takes nothing: objects stay in their place, and remain usable.
 #[test]
 fn sandbox_without_membarrier_loses_no_object() {
     alone("sandbox::child_drains_caches_without_membarrier", "");
@@ -32,7 +32,7 @@ fn child_drains_caches_without_membarrier() {
     churn(&left);
     assert_eq!(subsystem.info().drains, uslab::DrainInfo::default());
     filter::refuse_membarrier().expect("a filter");
-    // Regression test: this counted as one refused drain of no CPUs.
+    // Regression test: the refusal counted as one refused drain of no CPUs.
     if subsystem.cpus().mechanism() == Mechanism::Rseq {
         assert_eq!(
             subsystem.start_profile(1).unwrap_err().to_string(),
@@ -41,7 +41,7 @@ fn child_drains_caches_without_membarrier() {
         // The thread may be on another CPU each time.
         let is_open = (0..1000).any(|_| {
             drop(raw.alloc_block(Gfp::KERNEL).unwrap());
-            // SAFETY: allocated just now.
+            // SAFETY: the object was allocated just now.
             raw.alloc_inlined(Gfp::KERNEL).map(|object| unsafe { raw.free(object) }).is_some()
         });
         assert!(is_open, "what was closed for it is open again");
@@ -87,8 +87,8 @@ fn child_drains_caches_without_membarrier() {
     }
 }
 
-/// If the C library does not register threads for restartable sequences, each thread registers itself at its first miss, and then
-/// uses the rounds on its CPU's stack. Regression test: it brought another magazine.
+/// If the C library does not register threads for restartable sequences, each thread registers itself at its first
+/// miss, and then uses the rounds on its CPU's stack. Regression test: the registration brought another magazine.
 #[test]
 fn self_registered_thread_adds_no_magazine() {
     alone("sandbox::child_with_unregistered_threads", "GLIBC_TUNABLES=glibc.pthread.rseq=0");

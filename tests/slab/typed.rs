@@ -1,11 +1,11 @@
-//! Typed caches: constructed once, used many times, destructed with their slab.
+//! Tests typed caches: constructed once, used many times, destructed with their slab.
 
 use crate::common::{assert_all_given_back, subsystem};
 use std::sync::Arc;
 use uslab::{AllocError, CacheBox, Limit, Magazines, ObjectCache, OwnedBox};
 use uslab_magazine::sync::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 
-/// Counts its live instances, and notices use after drop.
+/// A value that counts its live instances, and notices use after drop.
 struct Tracked {
     alive: Arc<AtomicUsize>,
     name: String,
@@ -222,7 +222,7 @@ fn raw_objects_can_be_returned_to_their_cache() {
     let (cache, other) = (build("a"), build("b"));
     let raw = cache.alloc().unwrap().into_raw();
     assert_eq!(cache.info().used, 1);
-    // SAFETY: from `into_raw` of this cache just above.
+    // SAFETY: the pointer is from `into_raw` of this cache just above.
     let object = unsafe { CacheBox::from_raw(&cache, raw) };
     let mut own = other.prefill(3).unwrap();
     let held = own.len();
@@ -248,7 +248,7 @@ fn limits_are_charged_per_slab() {
         (Limit::Objects(u64::MAX), u64::from(u32::MAX), 32),
         (Limit::Objects(0), 0, 32),
     ] {
-        // 32 objects of 128 bytes in a page.
+        // A page has 32 objects of 128 bytes.
         let cache = ObjectCache::builder("l").ctor(|| [0_u8; 128]).limit(limit).build_in(&subsystem).unwrap();
         assert_eq!((cache.info().objs_per_slab, cache.info().limit), (objects, Some(slabs)), "{limit:?}");
         if slabs < 10 {

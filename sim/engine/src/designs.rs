@@ -1,4 +1,4 @@
-//! Designs by name, with their options.
+//! Selects a design by name, with options.
 
 use crate::design::{Design, NoMemory, Unable};
 use crate::machine::{Machine, MachineError};
@@ -19,7 +19,7 @@ use std::str::FromStr;
 use uslab::{Geometry, Magazines};
 use uslab_magazine::{Cpus, MAX_CAPACITY, MAX_DEPOT};
 
-/// A design of this crate, or one that a program provides.
+/// A built-in design, or one that a program provides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Uslab,
@@ -34,7 +34,7 @@ enum Kind {
     Own,
 }
 
-/// The options of a design. Empty if there is no such design.
+/// Returns the options of a design. Returns an empty list for an unknown design.
 pub fn knobs<P: Policy>(design: &str) -> &'static [Knob] {
     let linux = (design == LINUX).then_some(Kind::Linux);
     match linux.or_else(|| kinds::<P>().find(|(_, name, _)| *name == design).map(|(kind, ..)| kind)) {
@@ -61,8 +61,8 @@ static LINUX_KNOBS: [Knob; 5] = [
     slub::SLAB_MAX_ORDER_KNOB,
 ];
 
-/// If only `capacity` is set, the other two have the defaults given here; without it, they depend on the object size, as in the
-/// model.
+/// If only `capacity` is set, the other two options have the defaults given here. Without `capacity`, they depend on
+/// the object size.
 static SHIPPING_KNOBS: [Knob; 3] = [
     Knob {
         name: "capacity",
@@ -89,7 +89,7 @@ const DEPOT_LIMIT: u32 = 10;
 /// The name that stands for the traced kernel's design: see [`Spec::as_traced`].
 pub const LINUX: &str = "linux";
 
-/// All designs, including the [`Policy`] `P`: names, and one-line descriptions.
+/// Returns the name and one-line description of every design, including the [`Policy`] `P`.
 pub fn all<P: Policy>() -> impl Iterator<Item = (&'static str, &'static str)> {
     kinds::<P>().map(|(_, name, about)| (name, about))
 }
@@ -112,7 +112,7 @@ fn kinds<P: Policy>() -> impl Iterator<Item = (Kind, &'static str, &'static str)
     all.into_iter().filter(|(_, name, _)| !name.is_empty())
 }
 
-/// For programs that provide no policy.
+/// The policy type of a program that provides no policy.
 #[derive(Debug)]
 pub enum NoPolicy {}
 
@@ -145,7 +145,7 @@ pub struct Spec<P: Policy = NoPolicy> {
 }
 
 impl<P: Policy> Default for Spec<P> {
-    /// The shipping allocator.
+    /// Selects the shipping allocator.
     fn default() -> Self {
         Self { kind: Kind::Uslab, name: "uslab", knobs: serde_json::Map::new(), own: PhantomData }
     }
@@ -165,7 +165,7 @@ fn unknown_kernel() -> Unable {
     )
 }
 
-/// A text that is not a [`Spec`].
+/// The error of a text that is not a [`Spec`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct BadSpec(String);
@@ -217,29 +217,29 @@ struct Sizes {
     depot_limit: Option<u32>,
 }
 
-/// Code that runs with any design.
+/// Code that runs with any [`Design`].
 pub trait Visitor {
-    /// The result.
+    /// The result of the code.
     type Out;
-    /// Runs the code.
+    /// Runs the code with a design.
     fn visit<D: Design>(self, design: D) -> Self::Out;
 }
 
-/// Code that runs with any design that is only a policy.
+/// Code that runs with any [`Policy`].
 pub trait PolicyVisitor {
-    /// The result.
+    /// The result of the code.
     type Out;
-    /// Runs the code.
+    /// Runs the code with a policy's options.
     fn visit<P: Policy>(self, knobs: P::Knobs) -> Self::Out;
 }
 
-/// A design cannot be created.
+/// The error of a design that cannot be created.
 #[derive(Debug, thiserror::Error)]
 pub enum DesignError {
-    /// Its machine is not possible.
+    /// The machine of the design is not possible.
     #[error(transparent)]
     Machine(#[from] MachineError),
-    /// The design does not support the request.
+    /// The design does not support the stream.
     #[error(transparent)]
     Unable(#[from] Unable),
 }
@@ -252,7 +252,7 @@ impl<P: Policy> Spec<P> {
             Kind::Slub => self.knobs::<Slub>().map(drop),
             Kind::Sheaves618 => self.knobs::<Sheaves<Slub>>().map(drop),
             Kind::Sheaves => self.knobs::<Sheaves<Node>>().map(drop),
-            // The options are accepted by each of the other designs.
+            // The options are valid for each of the Linux designs.
             Kind::Linux => self.knobs::<Slub>().map(drop),
             Kind::Slab => self.knobs::<Slab>().map(drop),
             Kind::Bonwick94 => self.knobs::<Bonwick94>().map(drop),
@@ -260,7 +260,7 @@ impl<P: Policy> Spec<P> {
             Kind::Own => self.knobs::<P>().map(drop),
         }
     }
-    /// The shipping allocator's magazines.
+    /// Returns the shipping allocator's magazine options.
     fn magazines(&self) -> Result<Magazines, String> {
         let knobs: Sizes =
             serde_json::from_value(self.knobs.clone().into()).map_err(|error| error.to_string())?;
@@ -289,10 +289,10 @@ impl<P: Policy> Spec<P> {
         Ok(knobs)
     }
 
-    /// The design itself; for [`LINUX`] the traced kernel's design, with the options of this one.
+    /// Returns the design to run. For [`LINUX`] that is the traced kernel's design, with the options of `self`.
     ///
     /// # Errors
-    /// The stream does not name the traced kernel.
+    /// Fails if the stream does not name the traced kernel.
     pub fn as_traced(&self, stream: &Stream) -> Result<Self, Unable> {
         if self.kind != Kind::Linux {
             return Ok(self.clone());
@@ -302,10 +302,10 @@ impl<P: Policy> Spec<P> {
         Ok(traced)
     }
 
-    /// Creates it for a stream, with the stream's number of CPUs.
+    /// Creates the design for a stream, with the stream's number of CPUs, and passes it to the visitor.
     ///
     /// # Errors
-    /// See [`DesignError`].
+    /// Returns a [`DesignError`].
     pub fn on<V: Visitor>(&self, stream: &Stream, visitor: V) -> Result<V::Out, DesignError> {
         match self.kind {
             Kind::Uslab => {
@@ -323,10 +323,10 @@ impl<P: Policy> Spec<P> {
             Kind::Own => self.model::<P, V>(stream, visitor),
         }
     }
-    /// Passes its policy to the visitor.
+    /// Passes the design's policy to the visitor.
     ///
     /// # Errors
-    /// It is the shipping allocator, which is not a policy.
+    /// Fails for the shipping allocator, which is not a [`Policy`].
     pub fn policy<V: PolicyVisitor>(&self, visitor: V) -> Result<V::Out, Unable> {
         fn of<Q: Policy, V: PolicyVisitor>(spec: &Spec<impl Policy>, visitor: V) -> Result<V::Out, Unable> {
             Ok(visitor.visit::<Q>(spec.knobs::<Q>().map_err(Unable)?))

@@ -6,11 +6,11 @@
 //!                                         uslab-buddy as they ship
 //! ```
 //!
-//! Nothing here needs an OS: no file, no thread, no clock. The crate compiles for `wasm32-unknown-unknown`, and the page that
-//! `uslab replay --html` writes runs it there. The machine's pages are only addresses ([`uslab_buddy::Phantom`]): the engine asks
-//! for the places of objects and never accesses one.
+//! The crate needs no OS: no file, no thread, no clock. The crate compiles for `wasm32-unknown-unknown`, and the page
+//! that `uslab replay --html` writes runs it there. The machine's pages are only addresses ([`uslab_buddy::Phantom`]):
+//! the engine computes places of objects and never accesses an object.
 
-// Exercises refer to this crate by its name, also in its own tests.
+// Exercises refer to this crate by its name, also in the crate's own tests.
 #[cfg(test)]
 extern crate self as uslab_engine;
 
@@ -57,7 +57,7 @@ pub use stream::{Stream, StreamError, Writer};
 pub use uslab_magazine::{Path, Paths};
 pub use view::View;
 
-/// The items with which a [`Policy`] is written.
+/// The items needed to write a [`Policy`].
 pub mod policy {
     pub use crate::design::{NoMemory, Unable};
     pub use crate::held::{Held, Holder, OwnSlabs};
@@ -69,7 +69,7 @@ pub mod policy {
     pub use uslab_magazine::Cpus;
 }
 
-/// The 64-bit FNV-1a hash, with which runs are compared.
+/// Returns the 64-bit FNV-1a hash, by which runs are compared.
 pub fn hash(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |h, byte| (h ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3))
 }

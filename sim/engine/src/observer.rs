@@ -1,4 +1,4 @@
-//! The steps of an operation, from the allocator's own tracepoints.
+//! Records the steps of an operation from the allocator's tracepoints.
 
 use crate::design::Design;
 use crate::engine::{Engine, EngineError};
@@ -10,10 +10,11 @@ use uslab_magazine::sync::{Mutex, Rank};
 use uslab_magazine::tracepoints::Observer;
 
 impl<D: Design> Engine<'_, D> {
-    /// Runs until `until` operations have run, or all. Returns the steps of the last operation if it ran in this call.
+    /// Runs until `until` operations have run, or until the stream ends. Returns the steps of the last operation if it
+    /// ran in this call.
     ///
     /// # Errors
-    /// See [`EngineError`].
+    /// Returns an [`EngineError`].
     pub fn run_and_tell(&mut self, until: u64) -> Result<Vec<Step>, EngineError> {
         let until = until.min(self.stream.operations);
         self.run(until.saturating_sub(1))?;
@@ -37,11 +38,11 @@ impl<D: Design> Engine<'_, D> {
 
 type Did = Vec<uslab_magazine::tracepoints::Step>;
 
-/// The state of an operation in progress.
+/// The observation of an operation in progress.
 struct Watch {
     cpu: u32,
     cache: Option<u32>,
-    /// What shipping code reported: everything for the shipping design, only pages for a model.
+    /// The steps that the shipping code reported: all steps for the shipping design, only page steps for a model.
     did: Arc<Mutex<Did>>,
     observer: Option<Observer>,
 }
@@ -65,7 +66,7 @@ impl Watch {
         let (path, how) = match of_slabs {
             _ if what == What::Nothing => (None, String::new()),
             Some((path, how)) => (Some(path.max(dearest(&did))), how),
-            // Pages, or large objects, which consist of pages.
+            // The step concerns pages, or a large object made of pages.
             None => {
                 let how = how_pages(&did);
                 let large = matches!(what, What::Alloc | What::Free { .. });

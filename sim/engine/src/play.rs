@@ -1,4 +1,4 @@
-//! The engine's interface for pages.
+//! The engine's interface for web pages.
 
 use crate::View;
 use crate::design::Design;

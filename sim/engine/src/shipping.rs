@@ -16,18 +16,18 @@ use uslab_magazine::{Path, Paths, on_cpu};
 #[derive(Debug)]
 pub struct Shipping<'m> {
     pub(crate) machine: &'m Machine,
-    /// By number in the stream; `None` for large kmalloc.
+    /// The caches by number in the stream; `None` for large kmalloc.
     pub(crate) caches: Vec<Option<&'m KmemCache>>,
-    /// The number of objects whose stamp was wrong when they were freed.
+    /// The number of objects whose stamp was wrong at their free.
     overwritten: u64,
 }
 
 impl<'m> Shipping<'m> {
-    /// Creates the design on a machine.
+    /// Creates the shipping design on a machine.
     pub fn on(machine: &'m Machine) -> Self {
         Self { machine, caches: Vec::new(), overwritten: 0 }
     }
-    /// The stack of a CPU for a cache; `None` for large kmalloc, and without magazines.
+    /// Returns a CPU's stack for a cache; `None` for large kmalloc, or without magazines.
     fn stack(&self, cpu: u32, cache: u32) -> Option<Level> {
         let capacity = self.counts(cache).capacity as u32;
         // SAFETY: the engine is the subsystem's only user, and it runs on this thread.
@@ -72,7 +72,7 @@ impl<'m> Design for Shipping<'m> {
             let stamp = stamp(&object);
             let front = object.front_mut(stamp.len());
             self.overwritten += u64::from(*front != stamp);
-            // Clears the stamp, so that another owner's check fails.
+            // The stamp is cleared, so that a second free fails the check.
             front.fill(0);
         }
         drop(object);
@@ -155,7 +155,7 @@ impl<'m> Design for Shipping<'m> {
         Some(told::how(did, order, freeing, self.stack(cpu, cache)))
     }
 
-    /// Checks the allocator itself, and compares it with what the stream holds.
+    /// Checks the allocator itself, and compares its counts with the stream's.
     fn check(&self, objects: u64, held: u64) -> Result<(), String> {
         if self.overwritten > 0 {
             return Err(format!("{} objects were overwritten while in use", self.overwritten));
@@ -176,7 +176,7 @@ impl<'m> Design for Shipping<'m> {
     }
 }
 
-/// The contents of an object in use: its address. No object of a cache is smaller.
+/// Returns the stamp of an object in use: its address. Every object has at least 8 bytes.
 fn stamp(block: &Block<'_>) -> [u8; 8] {
     (block.address().addr().get() as u64).to_ne_bytes()
 }

@@ -4,20 +4,20 @@ use crate::levels::Level;
 use uslab_magazine::Path;
 use uslab_magazine::tracepoints::Step;
 
-/// The slowest level among the steps.
+/// Returns the slowest level among the steps.
 pub(crate) fn dearest(did: &[Step]) -> Path {
     did.iter().map(|step| step.path()).max().unwrap_or_default()
 }
-/// The number of pages that were committed.
+/// Returns the number of pages that were committed.
 fn committed(did: &[Step]) -> u64 {
     did.iter().map(|step| if let Step::Committed { pages } = step { u64::from(*pages) } else { 0 }).sum()
 }
-/// The number of pages that were decommitted.
+/// Returns the number of pages that were decommitted.
 fn decommitted(did: &[Step]) -> u64 {
     did.iter().map(|step| if let Step::Decommitted { pages } = step { u64::from(*pages) } else { 0 }).sum()
 }
 
-/// How a block of pages was allocated or freed.
+/// Describes how a block of pages was allocated or freed.
 pub(crate) fn how_pages(did: &[Step]) -> String {
     use Step::{BlocksGiven, BlocksTaken, Filled, Flushed};
     let (committed, decommitted) = (committed(did), decommitted(did));
@@ -43,7 +43,7 @@ pub(crate) fn how_pages(did: &[Step]) -> String {
     }
 }
 
-/// How an object of the shipping design, with slabs of `order`, was allocated or freed: the level that
+/// Describes how an object of the shipping design, with slabs of `order`, was allocated or freed: the level that
 /// served, and the reason.
 pub(crate) fn how(did: &[Step], order: u8, freeing: bool, stack: Option<Level>) -> (Path, String) {
     use Step::{
@@ -114,7 +114,7 @@ pub(crate) fn pages(order: u8) -> String {
     }
 }
 
-/// `1234567` as `1,234,567`.
+/// Formats `1234567` as `1,234,567`.
 pub(crate) fn grouped(n: impl Into<u64>) -> String {
     let n: u64 = n.into();
     match n / 1000 {

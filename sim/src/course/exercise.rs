@@ -1,4 +1,5 @@
-//! Exercises: a file is compiled to a program, which runs in a separate process and reports its verdict.
+//! Exercises of the course: a student's file is compiled to a program, which runs in a separate process and reports its
+//! verdict.
 
 use crate::output::Progress;
 use crate::story::Story;
@@ -13,11 +14,11 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use uslab_engine::course::{Check, Verdict};
 
-/// Built from `sim/web` by `.ci/web --write`.
+/// The page template, built from `sim/web` by `.ci/web --write`.
 const TEMPLATE: &str = include_str!("../../web/built/failure.html");
 
-/// The program that runs an exercise and reports the marks. The exercise is in the same process, so the report counts only if it
-/// carries a secret word, which the exercise cannot read.
+/// The program that runs an exercise and reports the marks. The exercise runs in the same process. A report therefore
+/// counts only with a secret word, which the exercise cannot read.
 const MAIN: &str = r#"
 #![allow(dead_code)]
 #![forbid(unsafe_code)]
@@ -49,7 +50,7 @@ pub(super) struct Judged {
     file: String,
     #[serde(flatten)]
     pub(super) verdict: Verdict,
-    /// The step at which the exercise fails.
+    /// A page that shows the step at which the exercise fails.
     #[serde(skip)]
     pub(super) page: Option<String>,
 }
@@ -67,9 +68,9 @@ impl Judged {
     }
 }
 
-/// How an exercise is judged.
+/// The options for judging an exercise.
 pub(super) struct How {
-    /// uslab's sources.
+    /// The folder of uslab's sources.
     pub(super) source: PathBuf,
     /// Seed of the operation streams.
     pub(super) seed: u32,
@@ -86,7 +87,7 @@ struct Crate<'h> {
 /// Compiles an exercise and runs it.
 ///
 /// # Errors
-/// The sources, cargo, or space for files is missing. A fault of the exercise itself is a verdict, not an error.
+/// Fails if the sources, cargo or disk space is missing. A fault of the exercise itself is a verdict, not an error.
 pub(super) fn judge(lab: &str, code: &str, file: &Path, how: &How) -> anyhow::Result<Judged> {
     let folder = tempfile::tempdir().context("a folder for the exercise")?;
     let own = Crate { folder, how };
@@ -165,13 +166,13 @@ debug-assertions = true
             .and_then(|()| write("src/main.rs", &main))
             .and_then(|()| write("src/exercise.rs", code));
         written.with_context(|| self.folder.path().display().to_string())?;
-        // The versions of dependencies are uslab's, so that nothing has to be fetched.
+        // Dependencies have the versions of uslab's lock file, so nothing has to be downloaded.
         let lock = self.how.source.join("Cargo.lock");
         fs::copy(&lock, self.path("Cargo.lock")).with_context(|| lock.display().to_string())?;
         Ok(())
     }
 
-    /// The program, or the compiler's messages.
+    /// Builds the exercise; returns the program, or the compiler's messages.
     fn build(&self, loom: bool) -> anyhow::Result<Result<PathBuf, String>> {
         let target = self.how.source.join(if loom { "target/course-loom" } else { "target/course" });
         let profile = if loom { "loom" } else { "dev" };
@@ -193,7 +194,8 @@ debug-assertions = true
         Ok(Ok(program))
     }
 
-    /// Runs a program and returns the verdict that it printed, if any. `None` if it did not end in time.
+    /// Runs a program and returns the verdict that it printed, if any. Returns `None` if the program did not end in
+    /// time.
     fn run(&self, command: &mut Command) -> anyhow::Result<Option<(ExitStatus, Option<String>)>> {
         let mut word = [0; 16];
         fs::File::open("/dev/urandom")
@@ -226,7 +228,7 @@ debug-assertions = true
         Check::new(format!("the program ends within {} s", self.how.limit.as_secs()), "it does not", false)
     }
 
-    /// The verdict on the exercise from streams of operations.
+    /// Judges the exercise by streams of operations.
     fn judge(&self, program: &Path, verdict: &mut Verdict) -> anyhow::Result<()> {
         let mut command = Command::new(program);
         command.env("RUST_BACKTRACE", "0").stdout(std::io::stderr());
@@ -241,7 +243,7 @@ debug-assertions = true
         Ok(())
     }
 
-    /// The verdict on its locks over all orders of steps, with the counterexample trace if one fails.
+    /// Judges the exercise's locks over all orders of steps; returns the counterexample trace if a model fails.
     fn models(&self, verdict: &mut Verdict) -> anyhow::Result<Option<Story>> {
         const WANTED: &str = "each round has one owner in every order of the threads' steps";
         let program = match self.build(true)? {
@@ -282,7 +284,7 @@ debug-assertions = true
     }
 }
 
-/// A value from the row that a model writes: `MODEL name | ... | executions 17 | ...`.
+/// Returns a value from a model's row: `MODEL name | ... | executions 17 | ...`.
 fn executions(row: &str) -> Option<u64> {
     row.split(" | ").find_map(|part| part.strip_prefix("executions "))?.parse().ok()
 }

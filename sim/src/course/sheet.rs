@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 use uslab_engine::course::{Expects, Graded, Sheet, Work, answer, labs};
 
-/// Marks a sheet: the marks, and the same in words.
+/// Marks a sheet; returns the marks, and the marks as text.
 pub(super) fn grade(file: &Path, sheet: &str) -> anyhow::Result<(Graded, String)> {
     let sheet = Sheet::read(sheet).with_context(|| file.display().to_string())?;
     let graded = sheet.grade();
@@ -22,7 +22,7 @@ pub(super) fn grade(file: &Path, sheet: &str) -> anyhow::Result<(Graded, String)
     Ok((graded, text(&rows) + &said))
 }
 
-/// A question and its answer.
+/// A question with its right answer.
 #[derive(Debug, Serialize)]
 pub(super) struct Answered {
     lab: &'static str,
@@ -36,7 +36,7 @@ pub(super) struct Answered {
     why: String,
 }
 
-/// The questions that a seed gives, with the right answers, and the same in words.
+/// Returns the questions for a seed with the right answers, and the same as text.
 pub(super) fn answers(seed: u32) -> (Vec<Answered>, String) {
     let (mut all, mut words) = (Vec::new(), format!("answers for seed {seed}\n"));
     for lab in labs(seed) {

@@ -1,4 +1,4 @@
-//! The last operations of all threads before a violation, as a [story](crate::story).
+//! Writes the last operations of all threads before a violation, as a [counterexample](crate::story).
 
 use super::log::{Deed, Entry};
 use super::worker::Seat;
@@ -6,11 +6,11 @@ use super::world::Violation;
 use crate::story::{Change, Step, Story, VERSION};
 use std::collections::BTreeMap;
 
-/// The most steps of a story, and the number of steps that each thread has at least; for the object of the violation all
-/// remembered steps are included.
+/// The most steps of a counterexample, and the fewest steps of each thread. All logged steps of the violation's object
+/// are included.
 const TOLD: usize = 400;
 const EACH: usize = 8;
-/// The number of the first thing: the object of the violation, if there is one.
+/// The number of the first thing: the object of the violation, if it has one.
 const OBJECT: usize = 1;
 
 pub(super) fn story(violation: &Violation, seats: &[Seat<'_>], seed: u64) -> Story {
@@ -96,7 +96,7 @@ mod tests {
         };
         let story = story(&violation, &seats, 7);
         let of = |thread: &str| story.steps.iter().filter(|step| step.thread == thread).count();
-        // Operations after the violation are left out.
+        // Operations after the violation are omitted.
         assert_eq!((of("1"), of("2"), of("3")), (2, TOLD - 1, 8));
         assert!(story.steps.is_sorted_by_key(|step| step.at));
         let own = story.steps.iter().flat_map(|step| &step.changes).filter(|c| Some(c.thing) == story.about);

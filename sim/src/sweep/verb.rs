@@ -1,4 +1,4 @@
-//! Runs the commands, and prints their results.
+//! Runs the sweep commands, and prints their results.
 
 use super::args::{KubernetesArgs, MergeArgs, Of, RunArgs, SlurmArgs, SweepArgs, TuneArgs, Verb};
 use super::engines::{self, CONTAINER, Kubernetes, Slurm};
@@ -68,7 +68,7 @@ fn complain(line: &str) {
     let _ = writeln!(std::io::stderr(), "uslab: {line}");
 }
 
-/// The result for an early end: bad input is exit code 2, a failure exit code 1.
+/// Returns the result for an early end: bad input is exit code 2, a failure exit code 1.
 fn failed(ended: Ended) -> anyhow::Result<Outcome> {
     match ended {
         Ended::Input(error) => Err(error),
@@ -238,9 +238,9 @@ struct Status<'a> {
     failed: u64,
     damaged: u64,
     cost: Cost,
-    /// Mean seconds of a run.
+    /// The mean seconds of a run.
     mean_seconds: f64,
-    /// CPU time in seconds that the missing items would take.
+    /// The CPU time in seconds that the missing items would take.
     left_seconds: f64,
 }
 
@@ -281,7 +281,7 @@ fn status<P: Policy>(of: &Of, json: Option<Place>) -> anyhow::Result<Outcome> {
             cost.dearest_seconds,
             cost.dearest
         );
-        // No machine can be faster than the longest item.
+        // No number of machines can be faster than the longest item.
         let on = |cpus: f64, seconds: f64| (seconds / cpus).max(cost.dearest_seconds);
         if all.is_whole() {
             said += &format!(
@@ -335,7 +335,7 @@ fn merge<P: Policy>(args: &MergeArgs, json: Option<Place>) -> anyhow::Result<Out
     Ok(Outcome::Done)
 }
 
-/// The number of shares: as many as requested, but not more than there are items.
+/// Returns the number of shards: as many as requested, but at most one per item.
 fn shares(plan: &Plan, asked: u64) -> u64 {
     if asked > plan.len() {
         complain(&format!("--shards {asked}: expected at most {}", counted(plan.len())));

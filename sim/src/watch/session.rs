@@ -9,9 +9,9 @@ use uslab_engine::designs::{Spec, Visitor};
 use uslab_engine::until::Until;
 use uslab_engine::{Design, Engine, EngineError, Policy, Step, Stream};
 
-/// Number of points of the time line.
+/// The number of points of the time line.
 const SAMPLES: u64 = 480;
-/// Operations between two checks for a key.
+/// The number of operations between two checks for a key.
 const SLICE: u64 = 20_000;
 
 /// Shows the stream until the user quits.
@@ -29,7 +29,7 @@ pub(super) fn watch<P: Policy>(
     Ok(())
 }
 
-/// Serves requests with a new engine, until one needs an engine that has run less.
+/// Serves requests with an engine, until a request needs an engine that has run less.
 struct Session<'a, 's> {
     stream: &'a Stream,
     app: &'a mut App<'s>,
@@ -53,7 +53,7 @@ impl Visitor for Session<'_, '_> {
 }
 
 impl Session<'_, '_> {
-    /// Serves the request; `false` if this engine cannot: it has run too far, or is of another design.
+    /// Serves the request; returns `false` if this engine has run too far or has another design.
     fn done<D: Design>(&mut self, engine: &mut Engine<'_, D>) -> anyhow::Result<bool> {
         let from = self.app.view.operation;
         match self.app.wish {
@@ -139,7 +139,7 @@ impl Session<'_, '_> {
         self.app.show(engine.view(steps, &self.app.shown()));
     }
 
-    /// Requests a moment that this engine has passed.
+    /// Requests a state that this engine has passed.
     fn back(&mut self, to: u64) -> anyhow::Result<bool> {
         self.app.go(to);
         Ok(false)
@@ -153,7 +153,7 @@ impl Session<'_, '_> {
         Ok(stopped)
     }
 
-    /// Shows the moment, and waits for the user's next command.
+    /// Shows the state, and waits for the user's next command.
     fn ask(&mut self) -> anyhow::Result<()> {
         if let Some(key) = self.app.next.take() {
             self.app.on(key);
@@ -167,7 +167,7 @@ impl Session<'_, '_> {
             None if event.is_none() && self.app.playing => self.app.tick(),
             None => {}
         }
-        // If an arrow key is held down, its repetitions are added up, without drawing each moment.
+        // If an arrow key is held down, its repetitions are added up, without drawing each state.
         while matches!(self.app.wish, Wish::At(_)) && self.app.next.is_none() {
             let Some(event) = self.screen.key(Some(Duration::ZERO))? else { break };
             match key(event) {
@@ -179,13 +179,13 @@ impl Session<'_, '_> {
     }
 }
 
-/// Runs up to an operation; `false` if the engine had already run further.
+/// Runs up to an operation; returns `false` if the engine had already run further.
 fn brought<D: Design>(engine: &mut Engine<'_, D>, at: u64) -> Result<bool, EngineError> {
     engine.run(at)?;
     Ok(engine.operations() <= at)
 }
 
-/// The values of the whole run at the points of the time line.
+/// Returns the values of the whole run at the points of the time line.
 fn samples<D: Design>(engine: &mut Engine<'_, D>) -> Result<Vec<Sample>, EngineError> {
     let operations = engine.stream().operations;
     let mut samples = Vec::new();

@@ -1,4 +1,4 @@
-//! The screen, compared with engines that the tests run.
+//! Compares the screen with engines that the tests run.
 
 use super::app::{App, Over, PICTURES, Place, slow};
 use super::draw::draw;
@@ -17,7 +17,7 @@ use uslab_engine::stream::Kind;
 use uslab_engine::until::{Found, Until};
 use uslab_engine::{Design, Engine, Stream, View, Writer};
 
-/// A stream with two caches on two CPUs that fill up and empty three times, large objects, and pages.
+/// Returns a stream with two caches on two CPUs that fill up and empty three times, large objects, and pages.
 fn stream() -> Stream {
     let mut random = 1_u64;
     let mut next = |n: u64| {
@@ -51,11 +51,11 @@ fn stream() -> Stream {
     writer.finish()
 }
 
-/// A script of keys, and the screen after each.
+/// A script of keys, and the screen after each key.
 struct Script {
     terminal: Terminal<TestBackend>,
     keys: VecDeque<KeyEvent>,
-    /// Pictures until the next key while playing.
+    /// The number of pictures until the next key while playing.
     pictures: u64,
     seen: Vec<String>,
 }
@@ -94,7 +94,7 @@ impl Screen for Script {
 fn specs(first: &str) -> Vec<Spec> {
     vec![first.parse().unwrap(), "slub".parse().unwrap()]
 }
-/// The screens for keys that are pressed at a moment of a design.
+/// Returns the screens for keys that are pressed after an operation of a design.
 fn press<'s>(
     stream: &'s Stream,
     design: &str,
@@ -111,7 +111,7 @@ fn letters(text: &str) -> impl Iterator<Item = KeyCode> + '_ {
     text.chars().map(KeyCode::Char)
 }
 
-/// A visitor that returns the view of a moment from a new engine.
+/// A visitor that returns the view after an operation from a new engine.
 struct Moment<'s>(&'s Stream, u64);
 
 impl Visitor for Moment<'_> {
@@ -171,8 +171,7 @@ fn shows(screen: &str, operations: u64, chosen: Option<u32>, view: &View) {
         let slabs: Vec<_> = shown.slabs.iter().filter(|slab| slab.list == list).collect();
         let Some(first) = slabs.first() else { continue };
         has(&format!("{list} {} {}", slabs.len(), first.objects));
-        // The screen has five rows for slabs, and one is used for the touched object: other lists may not be
-        // visible.
+        // The screen has five rows for slabs, one of them for the touched object, so other lists may not be visible.
         break;
     }
     if let Some(step) = view.steps.iter().rev().find(|step| step.cache == Some(chosen))
@@ -204,7 +203,7 @@ fn screen_shows_the_engines_view() {
         }
     }
     let bundled = replay::page_stream(None, &replay::Options::default(), &Progress::new()).unwrap();
-    // The moment at which the page begins, and the one after `n`.
+    // The operation at which the page begins, and the operation after `n`.
     let at = bundled.operations * 3 / 10;
     let (app, seen) = press(&bundled, "uslab", at, letters("n"));
     assert!(app.view.operation > at);
@@ -307,7 +306,7 @@ fn object_history_equals_the_engines() {
     // The last `q` closes the panel first.
     let last = &seen[seen.len() - 2];
     assert!(last.contains(&format!("{index} of page {page}: {} events", life.len())), "{last}");
-    // The touching operation is among the events, and is the selected one.
+    // The touching operation is among the events, and is selected.
     let here = last.lines().find(|line| line.contains("> operation")).unwrap();
     assert!(here.contains(&format!("{} ", grouped(from))), "{here}");
     let (app, seen) = press(&stream, "uslab", from, letters("fll"));
@@ -370,7 +369,7 @@ fn stepping_back_and_forward_shows_the_same_screen() {
     let (app, seen) = press(&stream, "uslab", 3000, [Home, Left, End, Right]);
     assert_eq!(app.view.operation, 6000);
     assert!(seen[1] == seen[2] && seen[3] == seen[4] && seen[1] != seen[3]);
-    // To another design and back.
+    // The keys switch to another design and back.
     let (app, seen) = press(&stream, "uslab", 3000, letters("dd"));
     assert_eq!((app.design, &seen[0] == seen.last().unwrap()), (0, true));
     assert!(seen[1].contains("design slub") && seen[1].contains("current slab"), "{}", seen[1]);

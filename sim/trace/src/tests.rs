@@ -1,4 +1,4 @@
-//! The quirks of real traces, one test for each.
+//! Tests of the quirks of real traces, one test for each.
 
 use std::cell::RefCell;
 use std::io::{Cursor, Read};
@@ -7,7 +7,7 @@ use uslab::SlabInfo;
 
 use super::*;
 
-/// An ftrace line: `at` is the CPU and the time, `1 2.5`.
+/// Formats an ftrace line; `at` is the CPU and the time, such as `1 2.5`.
 fn ftrace(at: &str, event: &str) -> String {
     let (cpu, time) = at.split_once(' ').unwrap();
     format!("            init-1       [{cpu:0>3}] .....     {time}: {event}\n")
@@ -70,12 +70,13 @@ fn event(line: &str) -> Event {
     }
 }
 
-/// An allocation of a page for a slab. If an object on it comes next, the two show where the direct map starts.
+/// Formats the allocation of a page for a slab. If an object on the page comes next, the two events show where the
+/// direct map starts.
 fn page_alloc(pfn: u64) -> String {
     format!("mm_page_alloc: page=ffffea0000000040 pfn={pfn:#x} order=0 migratetype=0 gfp_flags=GFP_KERNEL")
 }
 
-/// The address of the n-th object on a page.
+/// Returns the address of the n-th object on a page.
 fn on_page(pfn: u64, n: u64) -> u64 {
     0xffff_8880_0000_0000 + (pfn << 12) + n * 192
 }
@@ -126,7 +127,7 @@ fn q1_trace_formats_are_distinguished() {
     assert_eq!(format(&format!("  a 1 [000] 1.5: kmem:kfree: {body}")), Format::PerfScript);
     assert_eq!(format(&format!("cpus=4\n  a-1 [000] 1.5: kfree: (f+0x1) {body}")), Format::TraceCmdReport);
     assert_eq!(format(&format!("  a-1 [000] ..... 1.5: kfree:    (f+0x1) {body}")), Format::TraceCmdReport);
-    // No flags column: the option irq-info is off.
+    // The option irq-info is off, so lines have no flags column.
     assert_eq!(format(&format!("# tracer: nop\n  a-1 [000] 1.5: kfree: {body}")), Format::Ftrace);
 }
 
@@ -256,7 +257,7 @@ fn q2_kmalloc_sizes_and_buckets_are_named() {
     assert_eq!(class(&one("f", 96, "GFP_KERNEL_ACCOUNT|__GFP_RECLAIMABLE")), "kmalloc-rcl-96");
     assert_eq!(class(&one("f", 96, "GFP_KERNEL|GFP_DMA")), "dma-kmalloc-96");
     assert_eq!(class(&one("load_msg", 512, "GFP_KERNEL_ACCOUNT")), "kmalloc-cg-512");
-    // A later kernel, recognised by the wrapper functions: messages have separate classes.
+    // A later kernel, recognised by the wrapper functions, has separate classes for messages.
     let new = one("load_msg", 512, "GFP_KERNEL_ACCOUNT")
         + &one("kmemdup_noprof", 8, "GFP_KERNEL").replace("[000]", "[001]");
     assert_eq!(names(&new), ["msg_msg-512", "kmalloc-8"]);
@@ -379,7 +380,7 @@ fn q8_unrecorded_frees_are_inferred() {
 fn q9_events_of_two_cpus_are_reordered() {
     let a = on_page(1, 0);
     let pairs = |events: &[(&str, String)]| facts(&trace(events)).objects.swapped_pairs;
-    // A free after the next allocation.
+    // A free appears after the next allocation.
     let late = [
         ("0 1.0", cache_alloc(a)),
         ("1 1.1", cache_alloc(a)),
@@ -387,7 +388,7 @@ fn q9_events_of_two_cpus_are_reordered() {
         ("1 1.3", cache_free(a)),
     ];
     assert_eq!(pairs(&late), (1, 0));
-    // A free before its own allocation.
+    // A free appears before its own allocation.
     let first = [("0 1.0", cache_alloc(a)), ("0 1.1", cache_free(a))];
     let early = [
         ("1 1.2", cache_free(a)),
@@ -396,10 +397,10 @@ fn q9_events_of_two_cpus_are_reordered() {
         ("0 1.5", cache_free(a)),
     ];
     assert_eq!(pairs(&[&first[..], &early].concat()), (0, 1));
-    // A complete life in between: two unrelated hidden events.
+    // A complete life in between makes two unrelated hidden events.
     let life = [("0 1.35", cache_free(a)), ("0 1.36", cache_alloc(a))];
     assert_eq!(pairs(&[&first[..], &early[..2], &life, &early[2..]].concat()), (0, 0));
-    // The same within one time stamp, which does not determine the order.
+    // A complete life within one time stamp does not determine the order.
     let life = [("0 1.2", cache_free(a)), ("0 1.2", cache_alloc(a))];
     let early = [
         ("1 1.2", cache_free(a)),
@@ -412,7 +413,7 @@ fn q9_events_of_two_cpus_are_reordered() {
 
 #[test]
 fn q9_time_may_step_back_only_between_cpus() {
-    // The texts of two CPUs, one after the other: the events are put in order of time.
+    // The text has two CPUs one after the other, so the events are sorted by time.
     let a = on_page(1, 0);
     let text = trace(&[
         ("0 1.0", cache_alloc(a)),
@@ -435,8 +436,8 @@ fn q9_time_may_step_back_only_between_cpus() {
 
 #[test]
 fn q9_cache_names_are_learned_in_time_order() {
-    // One call site, two caches, and an address that both used. In the order of the lines the second allocation hides the first
-    // one.
+    // One call site allocates from two caches, which used the same address. In the order of the lines, the second
+    // allocation hides the first.
     let a = on_page(1, 0);
     let free = |name: &str| cache_free(a).replace("name=dentry", &format!("name={name}"));
     let lines = |events: &[(&str, String)]| {
@@ -551,7 +552,7 @@ fn q11_unreplayable_events_are_counted() {
         migratetype,
         kind,
     });
-    // In memory, and in a file.
+    // The spool is in memory, and then in a file.
     for limit in [1 << 20, 64] {
         let stream = Box::new(Cursor::new(text.clone()));
         let mut recording =
@@ -601,7 +602,7 @@ fn q15_context_flags_are_read() {
     assert_eq!(contexts, [('.', 1), ('H', 1), ('h', 1), ('s', 2)]);
 }
 
-/// Records that go through the temporary file, and are changed there, are the same as records in memory.
+/// Records that pass through the temporary file, and are changed there, equal records in memory.
 #[test]
 fn spool_on_disk_equals_spool_in_memory() {
     let page =
@@ -654,7 +655,7 @@ fn trace_marks_become_operations_with_text() {
     assert_eq!(texts, ["SNAP before begin", "a=b [c]"]);
 }
 
-/// A stream that never ends. Its sender is dropped with it.
+/// A stream that never ends. The stream's sender is dropped with it.
 struct Endless {
     text: Cursor<String>,
     _alive: mpsc::Sender<()>,
@@ -680,8 +681,8 @@ fn read_error_ends_the_read_ahead_thread() {
     assert_eq!(gone.try_recv(), Err(mpsc::TryRecvError::Disconnected), "the stream is still there");
 }
 
-/// Regression test: a thread that a scope waits for may still be exiting when the scope has returned, and the fuzzers saw memory
-/// that it had not freed yet.
+/// Regression test: a thread that a scope waits for may still be exiting when the scope has returned. Fuzzers reported
+/// its memory as leaked.
 #[test]
 fn decompression_thread_ends_with_the_trace() {
     /// A thread-local that the thread drops last.
@@ -690,7 +691,7 @@ fn decompression_thread_ends_with_the_trace() {
     impl Drop for End {
         fn drop(&mut self) {
             std::thread::sleep(std::time::Duration::from_millis(100));
-            // The test may be over.
+            // The test may already be over.
             let _ = self.0.send(());
         }
     }
@@ -701,10 +702,10 @@ fn decompression_thread_ends_with_the_trace() {
             self.0.read(to)
         }
     }
-    // The second text makes the reading side end early.
+    // The second text makes the parsing thread end early.
     for (line, is_trace) in [("Alloc(552),\n", true), ("no trace\n", false)] {
         let (ends, ended) = mpsc::channel();
-        // The first bytes are read here, to detect the kind of text.
+        // The calling thread reads the first bytes, to detect the kind of text.
         let text = Text(Cursor::new(line.repeat(1 << 14)), ends);
         let source = Source::from_reader("test", Box::new(text), None).unwrap();
         END.set(None);
@@ -729,7 +730,7 @@ fn perf_command_is_shown_with_its_control_group() {
     }
 }
 
-/// Once there was "nothing to compare with", although the table `before` was in the folder.
+/// Regression test: the report had nothing to compare with, although the table `before` was in the folder.
 #[test]
 fn lost_before_mark_is_assumed_at_the_start() {
     let table = |objects: u64| {

@@ -1,4 +1,4 @@
-//! What C programs rely on.
+//! The guarantees on which C programs rely.
 
 use super::python::python;
 use super::{compiled, preloaded, program, say, text};
@@ -14,7 +14,7 @@ fn preloaded_library_behaves_as_c_programs_expect() {
     let dir = tempfile::tempdir().unwrap();
     let api = compiled("api.c", dir.path());
     for rseq in ["on", "off"] {
-        // Reaps every minute: an earlier reap would move objects while the program compares counts.
+        // The reap interval is a minute, because an earlier reap would move objects while the program compares counts.
         let output = preloaded(Command::new(&api).env("USLAB_RSEQ", rseq), "check=1,reap=60000");
         let (out, err) = (text(&output.stdout), text(&output.stderr));
         assert!(output.status.success(), "rseq {rseq}: {:?}\n{out}{err}", output.status);
@@ -41,8 +41,8 @@ fn malloc_starts_after_late_dlopen_and_early_fork() {
     }
 }
 
-/// Returns a header for `sandbox.c` with the filters of `filters.txt`, and the expected outcome of each behaviour under each
-/// filter: filter, behaviour, and `well` or `-`.
+/// Returns a header for `sandbox.c` with the filters of `filters.txt`, and the expected outcome of each behaviour under
+/// each filter: filter, behaviour, and `well` or `-`.
 fn filters(data: &str) -> (String, Vec<(String, String, String)>) {
     let (mut header, mut filters, mut calls) = (String::new(), String::new(), BTreeSet::new());
     let (mut behaviours, mut outcomes): (Vec<&str>, _) = (vec![], vec![]);
@@ -98,8 +98,9 @@ fn filters(data: &str) -> (String, Vec<(String, String, String)>) {
     (header + "};\n", outcomes)
 }
 
-/// Regression test: the first allocation read the list of CPUs, and the filter of a login server ended the program. Later,
-/// freeing a mapping read the limit on addresses, `malloc_trim` issued a membarrier, and a thread was started above 8 MiB.
+/// Regression test: the first allocation read the list of CPUs, and the filter of a login server ended the program.
+/// Regression test: freeing a mapping read the limit on addresses, `malloc_trim` issued a membarrier, and a thread was
+/// started above 8 MiB.
 #[test]
 fn programs_with_system_call_filters_survive() {
     let dir = tempfile::tempdir().unwrap();
@@ -135,8 +136,8 @@ fn programs_with_system_call_filters_survive() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// If a program defines only some of `operator new` and `delete`, the forms that it leaves out, for arrays and with a size, call
-/// its own ones.
+/// If a program defines only some of `operator new` and `delete`, the omitted forms, for arrays and with a size, call
+/// the program's own forms.
 #[test]
 fn cplusplus_operators_are_replaced_consistently() {
     let Some(cc) = program("c++") else { return };
@@ -156,8 +157,8 @@ fn cplusplus_operators_are_replaced_consistently() {
     }
 }
 
-/// Regression test: `delete` waited for the loader's lock, which the loader held while it ran the constructor that waited for the
-/// deleting thread.
+/// Regression test: `delete` waited for the loader's lock, which the loader held while it ran the constructor that
+/// waited for the deleting thread.
 #[test]
 fn library_constructor_can_wait_for_a_deleting_thread() {
     let Some(cc) = program("c++") else { return };
@@ -174,7 +175,8 @@ fn library_constructor_can_wait_for_a_deleting_thread() {
     assert!(output.status.success() && out == "opened\n", "{:?} {out}{err}", output.status);
 }
 
-/// Regression test: it aborted, because C++'s library was not among the libraries in which symbols after this one are looked up.
+/// Regression test: the program aborted, because C++'s library was not among the libraries in which later symbols are
+/// looked up.
 #[test]
 fn cplusplus_extension_gets_bad_alloc() {
     let (Some(cxx), Some(cc)) = (program("c++"), program("cc")) else { return };
@@ -194,7 +196,7 @@ fn cplusplus_extension_gets_bad_alloc() {
     }
 }
 
-/// Installs both libraries with `make install`; `None` if there is no `make` or no `pkg-config`.
+/// Installs both libraries with `make install`; returns `None` without `make` or `pkg-config`.
 fn installed() -> Option<TempDir> {
     let (make, _) = (program("make")?, program("pkg-config")?);
     let (prefix, built) = (tempfile::tempdir().unwrap(), libuslab_cache());
@@ -213,7 +215,7 @@ fn pkg_config(prefix: &Path, args: &[&str]) -> String {
     text(&output.stdout).trim().to_owned()
 }
 
-/// A C program compiled and linked with the flags of `pkg-config`.
+/// Compiles and links a C program with the flags of `pkg-config`.
 fn linked(prefix: &Path, library: &str, source: &str) -> PathBuf {
     let out = prefix.join(library);
     let mut cc = Command::new("cc");
@@ -262,7 +264,8 @@ fn book_c_program_compiles_and_runs() {
     }
 }
 
-/// Runs every function of the header under each mechanism, through each library, and with threads that libc does not register.
+/// Runs every function of the header under each mechanism, through each library, and with threads that libc does not
+/// register.
 #[test]
 fn c_object_caches_behave_as_documented() {
     let Some(prefix) = installed() else { return };
@@ -271,7 +274,7 @@ fn c_object_caches_behave_as_documented() {
         for variable in
             [("USLAB_RSEQ", "on"), ("USLAB_RSEQ", "off"), ("GLIBC_TUNABLES", "glibc.pthread.rseq=0")]
         {
-            // The library's own thread also uses memory, and `uslab_check` requires that nothing else does.
+            // The library's own thread also uses memory, and `uslab_check` requires that no other thread does.
             let table =
                 printed(Command::new(&program).env("USLAB_OPTIONS", "reap=0").env(variable.0, variable.1));
             assert!(table.contains("\nolder ") && !table.contains("\nplain "), "{table}");
@@ -301,7 +304,7 @@ fn exception_leaving_a_cache_callback_aborts() {
     }
 }
 
-/// Regression test: no statistic counted them.
+/// Regression test: no statistic counted objects in quarantine.
 #[test]
 fn objects_in_quarantine_count_as_cached() {
     let Some(prefix) = installed() else { return };
@@ -309,8 +312,8 @@ fn objects_in_quarantine_count_as_cached() {
     printed(Command::new(program).arg("quarantine").env("USLAB_OPTIONS", "reap=0,quarantine=4k"));
 }
 
-/// Regression test: the caches' library registered its fork handlers with the first cache, so they held the locks while the
-/// program's older handlers ran.
+/// Regression test: the caches' library registered its fork handlers with the first cache, so it held the locks while
+/// the program's older handlers ran.
 #[test]
 fn earlier_fork_handlers_can_use_caches() {
     let Some(prefix) = installed() else { return };
@@ -363,8 +366,8 @@ fn manual_page_covers_the_whole_header() {
     assert!(missing.is_empty(), "{missing:?}");
 }
 
-/// The header declares exactly what the libraries export. One library replaces malloc; the other leaves the program's malloc
-/// alone.
+/// The header declares exactly the functions that the libraries export. One library replaces malloc; the other does not
+/// change the program's malloc.
 #[test]
 fn header_declares_what_the_libraries_export() {
     let Some(nm) = program("nm") else { return };
@@ -416,8 +419,8 @@ fn wrong_free_is_reported_and_aborts() {
     );
 }
 
-/// Regression test: by default a free of an address inside an object was ignored silently, and so were a `realloc` and
-/// `malloc_usable_size` of one.
+/// Regression test: by default a free of an address inside an object was ignored silently, and so were `realloc` and
+/// `malloc_usable_size`.
 #[test]
 fn free_of_a_non_object_aborts_without_checks() {
     ends_the_program(
@@ -441,7 +444,7 @@ fn free_of_a_non_object_aborts_without_checks() {
     );
 }
 
-/// Regression test: glibc's functions reported its own heap, which was not in use.
+/// Regression test: glibc's functions reported glibc's own heap, which was not in use.
 #[test]
 fn malloc_info_is_xml_and_malloc_stats_is_on_standard_error() {
     let dir = tempfile::tempdir().unwrap();
@@ -476,7 +479,7 @@ fn memory_limit_includes_mappings() {
     }
 }
 
-/// Regression test: it called glibc's `free`, which does not know the program's allocations.
+/// Regression test: the library called glibc's `free`, which does not know the program's allocations.
 #[test]
 fn deepbind_library_frees_with_our_malloc() {
     let dir = tempfile::tempdir().unwrap();
@@ -484,7 +487,7 @@ fn deepbind_library_frees_with_our_malloc() {
     cc.args(["-O1", "-shared", "-fPIC", "-o"]).arg(dir.path().join("libdeepbind.so"));
     cc.arg(workspace().join("tests/programs/preload/deepbind_library.c"));
     assert!(cc.status().expect("a C compiler").success());
-    // The library is found by its name alone, through the program's `RUNPATH`: `dlopen` uses the one of its caller.
+    // The library is found by its name alone, through the program's `RUNPATH`, because `dlopen` uses its caller's.
     let mut cc = Command::new("cc");
     cc.args(["-O1", "-o"]).arg(dir.path().join("program"));
     cc.arg(workspace().join("tests/programs/preload/deepbind.c")).arg("-ldl");
@@ -495,8 +498,8 @@ fn deepbind_library_frees_with_our_malloc() {
     assert!(output.status.success() && out == "freed\n", "{:?} {out}{err}", output.status);
 }
 
-/// The number of system calls that a program makes under a library, or without one if its name is empty; `None` if tracing is not
-/// allowed.
+/// Returns the number of system calls that a program makes under a library, or without one if the name is empty; `None`
+/// if tracing is not allowed.
 fn system_calls(counter: &Path, library: &Path, program: &[&OsStr]) -> Option<u32> {
     let output = Command::new(counter).arg(library).args(program).output().unwrap();
     let said = text(&output.stdout);
@@ -507,9 +510,9 @@ fn system_calls(counter: &Path, library: &Path, program: &[&OsStr]) -> Option<u3
     Some(said.trim().parse().unwrap_or_else(|_| panic!("{said}{}", text(&output.stderr))))
 }
 
-/// Regression test: it took 423 calls. Each of 52 magazine layers had a mapping and a commit, and each of 268 allocations at the
-/// start asked for the process id. Later it took 80 more than without the library; 20 of them loaded two libraries that are not
-/// needed any more.
+/// Regression test: the start took 423 calls. Each of 52 magazine layers had a mapping and a commit, and each of 268
+/// allocations at the start read the process id. A later version took 80 more calls than without the library; 20 of
+/// them loaded two libraries that are no longer needed.
 #[test]
 fn process_start_takes_few_system_calls() {
     let [counts, allocates] = [(); 2].map(|()| tempfile::tempdir().unwrap());
@@ -520,13 +523,14 @@ fn process_start_takes_few_system_calls() {
     say(&format!(
         "preload: {with} system calls of a program that allocates once, {without} without the library"
     ));
-    // A process group and each group above it take up to six calls. The unwinder takes eleven without gcc's archive.
+    // A process group and each group above it take up to six calls. The unwinder takes eleven calls without gcc's
+    // archive.
     let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let deepest = groups.lines().map(|line| line.matches('/').count()).max().unwrap_or(0) as u32;
     assert!(with - without <= 40 + 6 * deepest + 11, "{with} and {without}: {groups}");
 }
 
-/// An object of 64 bytes takes about 66 bytes of memory. The rest of what is measured is the fixed cost of a process.
+/// An object of 64 bytes takes about 66 bytes of memory. The remaining memory is the fixed cost of a process.
 #[test]
 fn small_process_uses_little_extra_memory() {
     let dir = tempfile::tempdir().unwrap();
@@ -535,7 +539,7 @@ fn small_process_uses_little_extra_memory() {
         text(&output.stdout).split_whitespace().map(|kib| kib.parse().unwrap()).collect()
     };
     let without = kib(Command::new(&program).output().unwrap());
-    // A huge page would be mostly unused, so huge pages are off.
+    // Huge pages are disabled, because they would be mostly unused.
     let with = kib(preloaded(&mut Command::new(&program), "check=0,huge_pages=never"));
     let ratios = |kib: &[u32]| {
         [(1, 10_000), (2, 100_000)].map(|(at, n)| f64::from(kib[at] - kib[0]) / f64::from(n * 64 / 1024))
@@ -565,14 +569,14 @@ fn stats_table_is_printed_at_exit() {
     assert!(quiet.stderr.is_empty(), "{}", text(&quiet.stderr));
 }
 
-/// Regression test: a limit that the process set had no effect on small memory, and left nothing for threads and mappings. Of a
-/// limit that was set before the start, half was left unused.
+/// Regression test: a limit that the process set had no effect on small memory, and left nothing for threads and
+/// mappings. A limit that was set before the start was left half unused.
 #[test]
 fn address_limit_is_shared_with_other_mappings() {
     let dir = tempfile::tempdir().unwrap();
     let program = compiled("limit.c", dir.path());
     for mib in [256, 512] {
-        // Checks are off: they take an eighth of the memory.
+        // Checks are disabled, because they take an eighth of the memory.
         let by_itself = preloaded(Command::new(&program).arg(mib.to_string()), "check=0");
         let shell = format!("ulimit -v {} && exec \"$0\"", mib << 10);
         let before = preloaded(Command::new("sh").args(["-c", &shell]).arg(&program), "check=0");
@@ -585,13 +589,13 @@ fn address_limit_is_shared_with_other_mappings() {
     }
 }
 
-/// Regression test: pages reserved three quarters of the limit at the start. 22 threads and 648 blocks were possible; with the C
-/// library's malloc, 109 and 841.
+/// Regression test: pages reserved three quarters of the limit at the start. The limit allowed 22 threads and 648
+/// blocks; the C library's malloc allows 109 and 841.
 #[test]
 fn address_limit_allows_thread_stacks_and_blocks() {
     let dir = tempfile::tempdir().unwrap();
     let program = compiled("addresses.c", dir.path());
-    // Also with tags, which take an eighth of the slabs.
+    // The second option enables tags, which take an eighth of the slabs.
     for options in ["check=0", "check=1"] {
         let mut shell = Command::new("sh");
         let output = preloaded(shell.args(["-c", "ulimit -v 900000 && exec \"$0\""]).arg(&program), options);
@@ -603,13 +607,13 @@ fn address_limit_allows_thread_stacks_and_blocks() {
     }
 }
 
-/// The most mappings that a process may have.
+/// Returns the most mappings that a process may have.
 fn most_mappings() -> usize {
     std::fs::read_to_string("/proc/sys/vm/max_map_count").unwrap().trim().parse().unwrap()
 }
 
-/// Regression test: each guard was a mapping that was never removed, and so was each large block: 4,159 in a heap of half a GiB,
-/// without a bound. Tags of freed slabs also stayed, an eighth of the heap at its largest.
+/// Regression test: each guard was a mapping that was never removed, and so was each large block: 4,159 in a heap of
+/// half a GiB, without a bound. Tags of freed slabs also remained, an eighth of the heap at its largest.
 #[test]
 fn hardened_heap_has_few_mappings_and_returns_memory() {
     let dir = tempfile::tempdir().unwrap();
@@ -625,7 +629,7 @@ fn hardened_heap_has_few_mappings_and_returns_memory() {
     }
 }
 
-/// Regression test: no further mapping was possible, and memory that could not be unmapped stayed for ever.
+/// Regression test: no further mapping was possible, and memory that could not be unmapped was never freed.
 #[test]
 fn hardened_program_at_the_mapping_limit_continues() {
     let most = most_mappings();
@@ -658,8 +662,8 @@ fn address_limit_in_a_vfork_child_spares_its_parent() {
     assert_eq!(text(&output.stdout), "100\n", "{:?} {}", output.status, text(&output.stderr));
 }
 
-/// Large memory may get addresses that were cut off from the pages' range. Regression test: its free mistook it for a page, and
-/// reported corruption.
+/// Large memory may get addresses that were cut off from the pages' range. Regression test: the free of such memory
+/// mistook it for a page, and reported corruption.
 #[test]
 fn large_block_at_former_page_addresses_is_freed() {
     let Some(python) = python() else { return };
@@ -690,7 +694,7 @@ except MemoryError: print('refused', len([bytes(1000) for _ in range(100000)]))"
     assert_eq!(text(&output.stdout), "refused 100000\n", "{:?} {}", output.status, text(&output.stderr));
 }
 
-/// Regression test: the table was written to whatever file the program had opened under that descriptor.
+/// Regression test: the table was written to any file that the program had opened under that descriptor.
 #[test]
 fn exit_report_goes_to_no_file_of_the_program() {
     let folder = tempfile::tempdir().unwrap();
@@ -703,7 +707,7 @@ fn exit_report_goes_to_no_file_of_the_program() {
     }
 }
 
-/// Large memory can use the part of the limit that the pages' range only reserves, and some is left.
+/// Large memory can use the part of the limit that the pages' range only reserves, and some of it remains.
 #[test]
 fn large_blocks_under_an_address_limit_use_reserved_addresses() {
     let Some(python) = python() else { return };

@@ -10,12 +10,12 @@ use std::process::{Command, Output, Stdio};
 use uslab_sim::flame::{Flame, Stack};
 use uslab_tests::libuslab;
 
-/// The file that `dump.c` wrote, and the program's output.
+/// Returns the file that `dump.c` wrote, and the program's output.
 fn dump(how: &str, ending: &str) -> (Option<String>, Output) {
     let dir = tempfile::tempdir().unwrap();
     let mut program = Command::new(compiled("dump.c", dir.path()));
     program.arg(how).arg(dir.path()).arg(ending);
-    // Objects that the guard samples are in no cache, so the guard is off.
+    // The guard is disabled, because objects that it samples are in no cache.
     let options = format!("guard=0,dump={}/out.%p.{ending}", dir.path().display());
     let output = preloaded(&mut program, &options);
     let mut left = std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().path());
@@ -46,7 +46,7 @@ fn signal_dump_format_follows_the_file_name() {
     }
 }
 
-/// A heap profile of `dump.c` in a file, with a sample for each byte, and the program's output.
+/// Writes a heap profile of `dump.c`, with a sample for each byte; returns the file and the program's output.
 fn profile(dir: &Path, how: &str, ending: &str) -> (PathBuf, String) {
     let mut program = Command::new(compiled("dump.c", dir));
     program.arg(how).arg(dir).arg(ending);
@@ -57,8 +57,8 @@ fn profile(dir: &Path, how: &str, ending: &str) -> (PathBuf, String) {
     (left.find(|path| path.to_string_lossy().ends_with(ending)).unwrap(), text(&output.stdout))
 }
 
-/// The file has code addresses; names are looked up afterwards. It holds exactly the thousand objects of `main`, and the
-/// innermost function of a stack is never the library's.
+/// The file has code addresses, whose names are looked up afterwards. The file has exactly the thousand objects of
+/// `main`, and the innermost function of a stack is never the library's.
 #[test]
 fn signal_dump_writes_the_heap_profile() {
     for ending in ["folded", "pb.gz"] {

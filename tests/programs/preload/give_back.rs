@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use uslab_tests::{ControlGroup, libuslab, server};
 
-/// The most time to wait for anything, in tenths of a second.
+/// The most time to wait, in tenths of a second.
 const PATIENCE: u32 = 600;
 const KEYS: usize = 30_000;
 
@@ -21,7 +21,7 @@ impl Drop for Ended {
 }
 
 impl Ended {
-    /// Resident memory in KiB.
+    /// Returns the resident memory in KiB.
     fn resident(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.0.id())).unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
@@ -34,7 +34,8 @@ impl Ended {
     }
 }
 
-/// The example server with `Box` for its memory, so on the library's malloc. Keys of mixed sizes are set and deleted.
+/// The example server with `Box` for its memory, and therefore on the library's malloc. Keys of mixed sizes are set and
+/// deleted.
 #[test]
 fn server_returns_memory_deleted_by_clients() {
     let mut command = Command::new(server());
@@ -114,7 +115,7 @@ fn small_cgroup_gets_most_freed_memory_back() {
         let Some(group) = ControlGroup::new(mib << 20) else {
             return say("preload: skipped the control group: this process may make none");
         };
-        // Allocates three fifths of the limit, twice.
+        // The program allocates three fifths of the limit, twice.
         let mut command = group.command(&program, Some(&libuslab()));
         command.arg((mib * 3 / 5).to_string());
         let output = command.env_remove("USLAB_OPTIONS").output().unwrap();

@@ -43,7 +43,7 @@ fn git_gives_equal_answers_with_the_library() {
     quietly(&["fsck", "--full"]);
     same("git log", || in_dir(&["log", "--stat", "--patch", "--format=%s %T"]));
     same("git blame", || in_dir(&["blame", "-s", "file3"]));
-    // Clones through packs, as over a network: the default copies the files of a directory.
+    // The clone uses packs, as over a network: the default copies the files of a directory.
     let clone = |to: &str| in_dir(&["clone", "--quiet", "--no-local", ".", to]);
     for (to, with) in [("with", true), ("without", false)] {
         let output = run(&mut clone(to), with);
@@ -78,8 +78,8 @@ fn perl_and_shell_give_equal_answers_with_the_library() {
     }
 }
 
-/// Regression test: it opens its extensions with `RTLD_DEEPBIND`, and crashed, because glibc freed what the
-/// library had allocated.
+/// Regression test: php opens its extensions with `RTLD_DEEPBIND`, and crashed, because glibc freed what the library
+/// had allocated.
 #[test]
 fn php_gives_equal_answers_with_the_library() {
     let Some(php) = program("php") else { return };
@@ -90,7 +90,7 @@ fn php_gives_equal_answers_with_the_library() {
     same("php", || command(&php, &["-r", script]));
 }
 
-/// Its output contains times, so it differs from run to run; it verifies the memory that it allocates.
+/// The output of stress-ng contains times, so it differs from run to run, but it verifies the memory that it allocates.
 #[test]
 fn stress_ng_finds_no_wrong_memory() {
     let Some(stress) = program("stress-ng") else { return };

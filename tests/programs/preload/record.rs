@@ -9,7 +9,7 @@ use std::process::{Command, Output, Stdio};
 use uslab_sim::trace::{Facts, Recorded, Recording, Tables};
 use uslab_tests::{compiled_from, libuslab};
 
-/// Sizes of a recording's header and of a record, in bytes.
+/// The sizes of a recording's header and of a record, in bytes.
 const HEADER: usize = 64;
 const RECORD: usize = 24;
 
@@ -34,7 +34,7 @@ impl Recorder {
         assert!(output.status.success() && output.stderr.is_empty(), "{args:?}: {output:?}");
         file
     }
-    /// All recordings except the first.
+    /// Returns all recordings except the first.
     fn others(&self) -> Vec<PathBuf> {
         let entries = std::fs::read_dir(self.dir.path()).unwrap().map(|entry| entry.unwrap().path());
         let mut others: Vec<_> =
@@ -44,7 +44,7 @@ impl Recorder {
     }
 }
 
-/// The trace reader's facts of a file, and the file's own counts.
+/// Returns the trace reader's facts of a file, and the file's own counts.
 fn facts(file: &Path) -> (Facts, Recorded) {
     let mut ops = Recording::open(file).unwrap().resolve(None).unwrap();
     while ops.next_op().unwrap().is_some() {}
@@ -53,7 +53,7 @@ fn facts(file: &Path) -> (Facts, Recorded) {
     (facts, recorded)
 }
 
-/// Checks that no address is allocated twice without a free between, and that no address is freed that is not allocated.
+/// Checks that no address is allocated twice without a free between, and that only allocated addresses are freed.
 #[track_caller]
 fn in_order(facts: &Facts) {
     let objects = &facts.objects;
@@ -71,21 +71,21 @@ fn replayed(file: &Path) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// Expected counts of `counts` in `record.c`, by class: allocations, frees, and objects left.
+/// The expected counts of `counts` in `record.c`, by class: allocations, frees, and objects left.
 const COUNTS: [(&str, [u64; 3]); 8] = [
     // Sizes of 0.
     ("kmalloc-16", [5, 0, 5]),
-    // Size 20, reallocated to 0.
+    // Size 20 is reallocated to 0.
     ("kmalloc-32", [1, 1, 0]),
-    // Size 100, and 65 aligned to 64, which the class of 96 is not.
+    // The class has size 100, and size 65 aligned to 64, which does not fit the class of 96.
     ("kmalloc-128", [103, 40, 63]),
     // `new` and `delete` of 200.
     ("kmalloc-256", [6, 3, 3]),
     // Size 50, ten times.
     ("kmalloc-512", [7, 0, 7]),
-    // Size 1000, reallocated in place to 1010, then moved.
+    // Size 1000 is reallocated in place to 1010, then moved.
     ("kmalloc-1k", [1, 1, 0]),
-    // The class to which that object moved; and size 8 aligned to a page.
+    // The class has the moved object, and size 8 aligned to a page.
     ("kmalloc-4k", [3, 2, 1]),
     ("kmalloc-large", [2, 1, 1]),
 ];
@@ -95,7 +95,8 @@ fn replayed_recording_has_the_programs_counts() {
     for rseq in ["", "off"] {
         let recorder = Recorder::new();
         let file = recorder.file();
-        // Without the library's thread, for which the C library allocates, and without samples, which do not grow in place.
+        // The library's thread is disabled, because the C library allocates for it, and so are samples, which do not
+        // grow in place.
         let options = format!("record={},reap=0,guard=0", file.display());
         let output =
             preloaded(Command::new(&recorder.program).arg("counts").env("USLAB_RSEQ", rseq), &options);
@@ -145,7 +146,8 @@ fn recording_orders_a_reused_address_after_its_free() {
     let (facts, recorded) = facts(&recorder.run(&["threads", "100000"], ""));
     in_order(&facts);
     let objects = &facts.objects;
-    // The objects left are those that the C library keeps for its threads, in addition to what the threads request.
+    // The remaining objects are the ones that the C library keeps for its threads, in addition to what the threads
+    // request.
     let left = objects.allocs - objects.frees;
     assert!(left < 20, "{left}");
     let first: u64 = facts
@@ -218,11 +220,12 @@ fn recording_of_a_killed_program_is_a_prefix() {
     assert_eq!(line, "go\n");
     let (facts, recorded) = facts(&recorder.file());
     assert!(facts.total > 40_000, "{} {recorded:?}", facts.total);
-    // At most one for each thread: a thread that waits for the file to grow has its place reserved behind the end.
+    // Each thread has at most one call in progress, because a thread that waits for the file to grow has its place
+    // reserved.
     let under_way = recorded.unwritten + recorded.lost;
     assert!(under_way <= 5, "{recorded:?}");
-    // A later operation of another thread on the same address may already be in the file. Then a call before it is missing, or
-    // two if that was a reallocation.
+    // A later operation of another thread on the same address may already be in the file. In that case a call before it
+    // is missing, or two if the call was a reallocation.
     let objects = &facts.objects;
     let missed = objects.hidden_allocs + objects.hidden_frees + objects.pre_trace_frees;
     assert!(missed <= 2 * under_way, "{objects:?} {recorded:?}");
@@ -246,7 +249,7 @@ fn events_beyond_the_recording_limit_are_counted() {
     );
 }
 
-/// Regression test: the signal ended the recording, or there was none.
+/// Regression test: the signal ended the recording, or prevented it.
 #[test]
 fn signal_during_recording_growth_loses_nothing() {
     let dir = tempfile::tempdir().unwrap();
@@ -326,7 +329,7 @@ fn compressed_recordings_are_read_and_truncated_ones_refused() {
         assert!(packed.len() < whole.len() / 2);
         assert_eq!(facts(&part(&packed)).0.total, 2000);
     }
-    // The reader uses the file up to the last record, and nothing behind it.
+    // The reader uses the file up to the last record, and nothing after it.
     let used = HEADER + 2000 * RECORD;
     assert_eq!(facts(&part(&whole[..used])).0.total, 2000);
     let with = |at: usize, byte: u8| {

@@ -1,10 +1,10 @@
-//! CPUs under a generated workload, in virtual time.
+//! Runs CPUs under a generated workload, in virtual time.
 
 use super::source::{Next, Source};
 use super::work::{Ask, Others, Script, Workload};
 use std::collections::VecDeque;
 
-/// All CPUs, with the objects that each holds.
+/// All CPUs, with the objects that each CPU holds.
 pub(super) struct Team<O> {
     scripts: Vec<Script<O>>,
     between: Between<O>,
@@ -12,14 +12,14 @@ pub(super) struct Team<O> {
 
 /// The state that CPUs share.
 struct Between<O> {
-    /// The current time of the CPU that runs.
+    /// The current virtual time of the running CPU.
     now: f64,
-    /// Objects sent to each CPU with their times of arrival, in this order.
+    /// The objects sent to each CPU with their arrival times, earliest first.
     sent: Vec<VecDeque<(f64, O)>>,
     finished: Vec<bool>,
 }
 
-/// The time after which an idle CPU looks again.
+/// The nanoseconds after which an idle CPU checks for work again.
 const IDLE_NS: f64 = 50.0;
 
 impl<O> Team<O> {

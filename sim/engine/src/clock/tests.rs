@@ -9,7 +9,7 @@ use crate::models::uslab::{self, Uslab};
 fn price(ns: f64) -> Price {
     Price { ns, spread: [ns, ns], source: "made up".to_owned() }
 }
-/// Simple prices: two CPUs of a pair are 10 ns from each other, others 100.
+/// A test profile: the two CPUs of a pair are 10 ns apart, all other CPUs 100 ns.
 fn profile() -> Profile {
     Profile {
         name: "made up".to_owned(),
@@ -24,7 +24,7 @@ fn profile() -> Profile {
         levels: vec![Level { cpus: 2, line: price(10.0) }, Level { cpus: 0, line: price(100.0) }],
     }
 }
-/// A free, in a design whose CPUs share two locks.
+/// The effects of a free, in a design whose CPUs share two locks.
 fn did<'a>(deeds: &'a [Deed], frames: &'a [u32]) -> Did<'a> {
     let lines = Lines { depot: 1, lists: 1, counts: 0, slabs: 0 };
     Did { cache: 0, deeds, frames, locked: false, container: 16, place: 0, taken: false, lines }
@@ -44,18 +44,19 @@ fn hit_costs_its_work_and_its_cpu_lock() {
 fn second_cpu_waits_for_the_lock_and_fetches_its_lines() {
     let profile = profile();
     let mut clock = Clock::new(&profile);
-    // 1 for the CPU's own work, 2 for the lock, 3 for the object.
+    // The CPU's own work costs 1, the lock 2, the object 3.
     assert_eq!(clock.charge(0, 0.0, &did(&[Deed::Refill(1)], &[0])).0, 6.0);
-    // At 1 it requests the lock, which is free at 6; 2 for the lock, 10 for its line, 10 for the slab's, 3 for the object.
+    // The CPU requests the lock at 1 and waits until 6. The lock costs 2, its line 10, the slab's line 10, the object
+    // 3.
     assert_eq!(clock.charge(1, 0.0, &did(&[Deed::Refill(1)], &[0])).0, 31.0);
-    // The other pair of CPUs is farther away; its slab is a new one.
+    // The other pair of CPUs is farther away; the operation uses a new slab.
     assert_eq!(clock.charge(2, 40.0, &did(&[Deed::Refill(1)], &[1])).0, 40.0 + 1.0 + 2.0 + 100.0 + 3.0);
     let lists = clock.counts[&Lock::Lists(0)];
     assert_eq!((lists.taken, lists.contended, lists.waited_ns), (3, 1, 5.0));
     assert_eq!((clock.travelled, clock.waited), (3, 5.0));
 }
 
-/// Two caches have two depots, two sets of lists, and slabs of different pages.
+/// Two caches have two depots, two sets of lists, and slabs on different pages.
 #[test]
 fn caches_share_no_lock_and_no_line() {
     let profile = profile();
@@ -74,10 +75,10 @@ fn moved_container_travels_after_the_lock_is_released() {
     let profile = profile();
     let mut clock = Clock::new(&profile);
     assert_eq!(clock.charge(0, 0.0, &did(&[Deed::Exchange], &[])), (7.0, false));
-    // The lock's line; then a header and sixteen objects in three lines.
+    // The lock's line moves, then a header and sixteen objects in three lines.
     assert_eq!(clock.charge(1, 10.0, &did(&[Deed::Exchange], &[])), (10.0 + 7.0 + 10.0 + 30.0, false));
     assert_eq!(clock.free[&Lock::Depot(0)], 27.0);
-    // The wait for the depot is reported, because it makes magazines grow.
+    // The clock reports the wait for the depot, because contention makes magazines grow.
     assert_eq!(clock.charge(0, 20.0, &did(&[Deed::Miss], &[])), (27.0 + 2.0 + 10.0 + 4.0, true));
 }
 
@@ -147,10 +148,11 @@ fn after<P: Policy>(operations: u64, knobs: P::Knobs, workload: &str, cpus: u32,
     run::<P>(&pages, knobs, &workload.parse().unwrap(), &profile, 64, operations, seed).unwrap()
 }
 
-/// "Magazines and Vmem", figure 2: with one lock, more CPUs get less done; with magazines each CPU adds as much as the first one.
+/// "Magazines and Vmem", figure 2: with one lock, more CPUs get less done. With magazines, throughput grows with the
+/// CPUs.
 #[test]
 fn single_lock_does_not_scale_but_magazines_do() {
-    // So long that the first slabs do not matter.
+    // The run is long enough that the first slabs do not matter.
     const LONG: u64 = 20_000;
     let one =
         |cpus| after::<Bonwick94>(LONG, bonwick94::Knobs::default(), "pairs", cpus, 1).operations_per_us;

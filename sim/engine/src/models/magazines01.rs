@@ -8,10 +8,10 @@
 //!               slabs as [`bonwick94`](super::bonwick94)
 //! ```
 //!
-//! The layer is real code with real locks, run on simulated CPUs. An allocation that no magazine serves takes one object of a
-//! slab: magazines are filled only by frees. Their size depends on the object's size, and grows when CPUs contend for the depot,
-//! which needs a clock with locks. Every 15 seconds the depot begins a new measurement of its working set. Shrinking empties all
-//! magazines.
+//! The layer is the real code with real locks, run on simulated CPUs. An allocation that no magazine serves takes one
+//! object from a slab: only frees fill magazines. The magazine size depends on the object's size. The size grows when
+//! CPUs contend for the depot, which requires a clock that models locks. Every 15 seconds the depot starts a new
+//! measurement of its working set. Shrinking empties all magazines.
 //!
 //! Source: Bonwick and Adams, "Magazines and Vmem", USENIX 2001, section 3; sizes as illumos has them.
 
@@ -27,22 +27,22 @@ use uslab::{Geometry, GeometryError};
 use uslab_lab::classic::{Cache, Sizes, Slab};
 use uslab_magazine::{Cpus, on_cpu};
 
-/// Settings that illumos derives from the object's size.
+/// The magazine size, which illumos derives from the object's size.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Knobs {
-    /// Rounds of a magazine at the start.
+    /// The initial number of objects in a magazine.
     pub magsize: Option<usize>,
 }
 
-/// A cache of 2001.
+/// A cache with the magazine layer of 2001.
 #[derive(Debug)]
 pub struct Magazines01 {
     cache: Cache<Object, Pocket>,
 }
 
-/// The slab layer for the magazines: it provides no objects, and collects the objects that they return until the model puts them
-/// into their slabs.
+/// The slab layer below the magazines. The slab layer provides no objects, and collects returned objects until the
+/// model puts them into their slabs.
 #[derive(Debug, Default)]
 struct Pocket(RefCell<Vec<Object>>);
 
@@ -55,8 +55,8 @@ impl Slab<Object> for Pocket {
     }
 }
 
-/// For each size of magazine: its rounds; a cache begins with the first size for which its objects are larger than the second
-/// number; it grows beyond a size while its objects are smaller than the third number.
+/// The magazine types: the number of rounds; the object size above which a cache starts with the type; the object size
+/// below which a cache can grow to the next type.
 const TYPES: [(usize, usize, usize); 9] = [
     (1, 3200, 65_536),
     (3, 256, 32_768),
@@ -140,7 +140,7 @@ impl Policy for Magazines01 {
 }
 
 impl Magazines01 {
-    /// Runs an operation of the layer on the operation's CPU, and records if it visited the depot.
+    /// Runs an operation of the magazine layer on the operation's CPU, and records a visit to the depot.
     fn visit<T>(&self, op: &mut Op<'_>, act: impl FnOnce(&Cache<Object, Pocket>) -> T) -> T {
         on_cpu(op.cpu);
         let before = self.cache.exchanges();

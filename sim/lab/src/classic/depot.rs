@@ -4,7 +4,7 @@ use super::magazine::{CpuCache, Magazine};
 use super::{Round, Sizes};
 use uslab_magazine::sync::{Mutex, MutexGuard, Rank, planted, tell};
 
-/// A list of the depot.
+/// One of the depot's two lists.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Fill {
     Full,
@@ -49,7 +49,7 @@ impl<T> List<T> {
     }
 }
 
-/// The state under the lock.
+/// The depot's state under its lock.
 #[derive(Debug)]
 pub(super) struct Stock<T> {
     pub(super) full: List<T>,
@@ -57,7 +57,7 @@ pub(super) struct Stock<T> {
     pub(super) empty: List<T>,
     /// Rounds of a new magazine: the paper's M.
     pub(super) size: usize,
-    /// Magazines that CPUs have exchanged here.
+    /// The number of magazines that CPUs have exchanged here.
     pub(super) exchanges: u64,
     /// Visits that found the lock taken: in all, and until the interval began.
     pub(super) contended: u64,

@@ -1,4 +1,4 @@
-//! A demo of an allocator, with named blocks.
+//! A demo of an allocator whose blocks have names.
 
 use super::command::Command;
 use super::demo::{Demo, capital, free};
@@ -7,13 +7,13 @@ use super::scene::{Is, Part, Scene};
 use crate::allocators::Work;
 use core::alloc::Layout;
 
-/// An allocator, and its live blocks and markers by name.
+/// An allocator, with its live blocks and markers by name.
 #[derive(Debug)]
 pub(super) struct Blocks<A: Shown> {
     allocator: A,
-    /// Live blocks by number, with the requested bytes.
+    /// Live blocks by number, with their requested bytes.
     live: Vec<(usize, A::Block, usize)>,
-    /// Markers, with the number of blocks that had been allocated by then.
+    /// Markers, each with the number of blocks allocated before the marker.
     markers: Vec<(A::Marker, usize)>,
     births: usize,
     last: Option<Layout>,
@@ -138,7 +138,7 @@ impl<A: Shown> Demo for Blocks<A> {
     }
 }
 
-/// The name of a block by number: `a` to `z`, then `a2` to `z2`.
+/// Returns the name of a block by its number: `a` to `z`, then `a2` to `z2`.
 pub(super) fn name(number: usize) -> String {
     let letter = char::from(b'a' + (number % 26) as u8);
     if number < 26 { letter.to_string() } else { format!("{letter}{}", number / 26 + 1) }

@@ -6,14 +6,14 @@ fn command(text: &str) -> Command {
     text.parse().unwrap()
 }
 
-/// Runs a script. Returns all sentences, and the last scene.
+/// Runs a demo's script. Returns all sentences, and the last scene.
 fn run(name: Name, script: &[&str]) -> (Vec<String>, Scene) {
     let mut demo = name.make().unwrap();
     let scenes: Vec<_> = script.iter().map(|text| demo.act(&command(text))).collect();
     (scenes.iter().map(|scene| scene.said.clone()).collect(), scenes[scenes.len() - 1].clone())
 }
 
-/// Bytes of headers and tags of a free block.
+/// Returns the bytes of headers and tags of a free block.
 fn tags(name: Name) -> usize {
     match name {
         Name::FirstFit | Name::BestFit => 8,
@@ -22,7 +22,7 @@ fn tags(name: Name) -> usize {
     }
 }
 
-/// Checks that the parts cover the memory, and that the free ones are the holes that the allocator reports.
+/// Checks that the parts cover the memory, and that the free parts equal the holes that the allocator reports.
 fn check(name: Name, scene: &Scene) {
     let mut end = 0;
     for part in &scene.parts {
@@ -39,7 +39,7 @@ fn check(name: Name, scene: &Scene) {
     };
     assert_eq!(end, bytes, "{name:?}");
     assert_eq!(scene.strip().chars().count(), 64);
-    // The memory of these is not cut into holes.
+    // The memory of these demos is not cut into holes.
     if matches!(name, Name::LazyPool | Name::Handles | Name::HandlesWrap | Name::Layout) {
         return;
     }
@@ -94,7 +94,7 @@ fn reset_frees_eight_blocks_of_32_bytes() {
     assert_eq!(said[7], "h is at byte 224 and has 32. It took 1 look.");
     assert_eq!(said[8], "No room for 32 bytes. Free: nothing.");
     assert_eq!(said[9], "The head is back at byte 0: 8 blocks are freed.");
-    // 5 bytes, 11 bytes of padding, 16 bytes.
+    // The memory has 5 bytes in use, 11 bytes of padding, and 16 bytes in use.
     assert_eq!(&last.strip()[..10], "j---kkkk..");
 }
 
@@ -111,7 +111,7 @@ fn pool_reuses_its_hole_without_a_search() {
     let (said, last) = run(Name::Pool, Name::Pool.about().script);
     assert_eq!(said[4], "d is at byte 96 and has 96. It took 1 look.", "b's slot");
     assert_eq!(said[5], "No room for 97 bytes. Free: 2016 bytes in 21 pieces, the largest 96.");
-    // 80 bytes in a slot of 96 waste 16.
+    // A block of 80 bytes in a slot of 96 wastes 16.
     assert!(last.parts.contains(&Part { at: 272, bytes: 16, is: Is::Rounding("c".to_owned()) }), "{last:?}");
 }
 
@@ -135,7 +135,7 @@ fn demo_splits_and_merges_buddies() {
 #[test]
 fn tlsf_search_starts_at_a_class_of_large_enough_blocks() {
     let (_, scene) = run(Name::Tlsf, &["alloc 1000"]);
-    // 1008 with its header, rounded up to 1024: the power 10 is the seventh from 16 on.
+    // A request of 1008 bytes with its header is rounded up to 1024: the seventh power of two from 16 on.
     assert_eq!(
         scene.facts[2],
         ("class searched from".to_owned(), "first level 6, second level 0".to_owned())
@@ -170,8 +170,7 @@ fn lazily_initialized_pool_links_one_block_per_allocation() {
         "a is block 0. Block 0 joins the chain now: it is written for the first time. The next is block 1."
     );
     assert_eq!(said[3], "b is free: block 1 has the number 3 written into it, and is the next.");
-    // The freed blocks are allocated again, the last one first; each allocation still adds one more block to
-    // the list.
+    // The freed blocks are allocated again, last freed first; each allocation also adds one more block to the list.
     assert!(said[5].starts_with("d is block 0. Block 3 joins"), "{}", said[5]);
     assert!(said[6].starts_with("e is block 1. Block 4 joins"), "{}", said[6]);
     assert_eq!(last.strip(), format!("ddddeeeecccc....|...{}", "_".repeat(44)));

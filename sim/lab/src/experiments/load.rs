@@ -28,7 +28,7 @@ pub(super) struct Load {
     trace: Option<PathBuf>,
 }
 
-/// Operations, and their memory requirements.
+/// Operations of a workload, with their memory requirements.
 #[derive(Debug)]
 pub(super) struct Loaded {
     pub(super) ops: Vec<Op>,
@@ -43,7 +43,7 @@ pub(super) struct Loaded {
 }
 
 impl Load {
-    /// The operations that these arguments specify.
+    /// Returns the operations that the command-line arguments specify.
     pub(super) fn of(
         context: &Context<'_>,
         sizes: &str,
@@ -108,12 +108,12 @@ impl Loaded {
         let largest = Layout::from_size_align(size, align).context("the largest request")?;
         Ok(Self { ops, largest, smallest, peak, name })
     }
-    /// The operations in the form that [`drive`](crate::allocators::drive::drive) takes.
+    /// Iterates over the operations in the form that [`drive`](crate::allocators::drive::drive) takes.
     pub(super) fn iter(&self) -> impl Iterator<Item = Result<Op, std::convert::Infallible>> {
         self.ops.iter().copied().map(Ok)
     }
-    /// The given size, or twice the peak of the requested bytes, as a power of two of at least 64 KiB, which all allocators
-    /// accept.
+    /// Returns the given size. By default it is twice the peak of the requested bytes, as a power of two of at least 64
+    /// KiB, which all allocators accept.
     pub(super) fn memory(&self, said: Option<u64>) -> anyhow::Result<usize> {
         const MOST: usize = crate::allocators::memory::Memory::MOST;
         let bytes = match said {
@@ -154,7 +154,8 @@ pub(super) fn memory(text: &str) -> Result<u64, String> {
 mod tests {
     use super::*;
 
-    /// Regression test: 2^23 blocks of 2^40 bytes, twice, overflowed to 0, and got a memory of 64 KiB.
+    /// Regression test: the bytes of 2^23 blocks of 2^40 bytes, doubled, overflowed to 0, and the workload got a memory
+    /// of 64 KiB.
     #[test]
     fn sum_of_requested_bytes_does_not_overflow() {
         let block = |id, bytes| Op::Alloc { id, layout: Layout::from_size_align(bytes, 1).unwrap() };

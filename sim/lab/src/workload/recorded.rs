@@ -1,11 +1,11 @@
 //! Recorded operations: the malloc lab's traces, and CSV.
 //!
-//! A `.rep` file (Bryant and O'Hallaron's malloc lab) begins with four numbers, each on a line: a heap size, the number of ids,
-//! the number of operations, and a weight. Then each line has an operation: `a ID BYTES`, `r ID BYTES`, `f ID`. A CSV file has
-//! lines of `op,id,size[,align]`, with the same letters or `alloc`, `resize`, `free`; a free has no size and alignment; the first
-//! line may name the columns.
+//! A `.rep` file (Bryant and O'Hallaron's malloc lab) begins with four numbers, each on a line: a heap size, the number
+//! of ids, the number of operations, and a weight. Each further line has an operation: `a ID BYTES`, `r ID BYTES` or `f
+//! ID`. A CSV file has lines of `op,id,size[,align]`, with the letters of a `.rep` file or `alloc`, `resize`, `free`. A
+//! free has no size and alignment. The first line may name the columns.
 //!
-//! The whole file is read and checked before it is driven: an operation on a block that does not exist is an error at its line.
+//! The whole file is read and checked before it runs: an operation on a missing block is an error at its line.
 
 use super::error::OpsError;
 use super::lines::{Line, Lines};
@@ -13,7 +13,7 @@ use super::op::Op;
 use core::alloc::Layout;
 use rustc_hash::FxHashMap;
 
-/// The alignment that malloc guarantees, with which these traces were recorded.
+/// The alignment that malloc guarantees, in bytes, which recorded traces assume.
 const MALLOC_ALIGN: usize = 16;
 /// The largest alignment, in bytes.
 pub(super) const MOST_ALIGN: usize = 1 << 30;
@@ -25,7 +25,7 @@ pub(super) const CSV: &str = "`alloc,ID,SIZE[,ALIGN]`, `resize,ID,SIZE[,ALIGN]` 
      `op,id,size[,align]`";
 const SIZE: &str = "1 to 2^40 bytes";
 
-/// The state of all blocks.
+/// The existing blocks while a file is read.
 #[derive(Debug, Default)]
 struct Trail {
     /// For each id that occurred, `true` if its block exists.
@@ -33,7 +33,7 @@ struct Trail {
 }
 
 impl Trail {
-    /// The operation of a line, if it is possible in this state. `size` is absent in a free.
+    /// Returns the operation of a line, if it is possible in this state. `size` is absent in a free.
     fn op(
         &mut self,
         line: &Line<'_>,

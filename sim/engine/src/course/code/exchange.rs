@@ -1,4 +1,4 @@
-//! The lab `exchange`.
+//! The lab `exchange`, in which a student writes a magazine layer.
 
 use super::reference::exchange::Mine;
 use super::run::{Broken, run};
@@ -15,10 +15,10 @@ use uslab_lab::course::{Layer, visits};
 use uslab_magazine::Cpus;
 
 const LAB: &str = "exchange";
-/// Rounds of a magazine.
+/// The number of objects in a full magazine.
 pub(super) const ROUNDS: usize = 8;
 
-/// A layer as a policy, over the slabs of 1994.
+/// A policy that puts a student's magazine layer over the slabs of 1994.
 #[derive(Debug)]
 struct Layered<L>(L);
 
@@ -70,7 +70,7 @@ impl<L: Layer<Object>> Policy for Layered<L> {
     }
 }
 
-/// Totals after each operation: visits to the depot, and objects that came from slabs.
+/// Running totals after each operation: visits to the depot, and objects taken from slabs.
 struct Costs {
     visits: Vec<u64>,
     slabs: Vec<u64>,
@@ -90,7 +90,7 @@ impl Costs {
     }
 }
 
-/// Judges a magazine layer on streams. The models of [`uslab_lab::course`] check its locks.
+/// Judges a student's magazine layer on streams. The models of [`uslab_lab::course`] check the layer's locking.
 pub fn exchange<L: Layer<Object>>(seed: u32) -> Verdict {
     let stream = exchanges(LAB, seed);
     let Ok(reference) = Costs::of::<Mine<Object>>(&stream) else { unreachable!("the exercise is done") };
@@ -104,7 +104,7 @@ pub fn exchange<L: Layer<Object>>(seed: u32) -> Verdict {
         Check::at_most("visits to the depot", last(&own.visits), bound(&reference.visits)),
         Check::at_most("objects that come from slabs", last(&own.slabs), bound(&reference.slabs)),
     ];
-    // The first visit, or object from a slab, that the reference does not need.
+    // Finds the first operation at which the policy costs more than the reference.
     let more = |own: &[u64], other: &[u64]| own.iter().zip(other).position(|(own, other)| own > other);
     let first = [more(&own.visits, &reference.visits), more(&own.slabs, &reference.slabs)];
     let first = costs.iter().zip(first).find(|(check, _)| !check.holds).and_then(|(_, first)| first);

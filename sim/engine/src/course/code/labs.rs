@@ -1,8 +1,8 @@
-//! The labs in which code is written, and their judges.
+//! The course's programming labs, and their judges.
 
 use crate::course::lab::{Code, Lab, Work};
 
-/// A lab with a file to complete.
+/// A lab with a source file to complete.
 pub(in crate::course) struct Writing {
     name: &'static str,
     title: &'static str,

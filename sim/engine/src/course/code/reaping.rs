@@ -1,4 +1,4 @@
-//! The lab `reaping`.
+//! The lab `reaping`, in which a student decides how many magazines a depot keeps.
 
 use super::exchange::ROUNDS;
 use super::reference::{exchange, reaping::Mine};
@@ -17,23 +17,24 @@ use uslab_lab::course::{Layer, visits};
 use uslab_magazine::Cpus;
 
 const LAB: &str = "reaping";
-/// The nanoseconds of an interval.
+/// The length of a reaping interval in nanoseconds.
 const INTERVAL: u64 = 15_000_000_000;
 
-/// Decides how many full magazines a depot flushes.
+/// The exercise's interface: decides how many full magazines a depot flushes.
 pub trait Reaper: Default + fmt::Debug {
-    /// A magazine was returned to the depot or taken from it, which has `full` full ones now.
+    /// Called after a magazine was added to the depot or taken; the depot now has `full` full magazines.
     fn visited(&mut self, full: usize);
-    /// An interval ends, and the depot has `full` full magazines. Returns how many to flush to slabs.
+    /// Called at the end of an interval, when the depot has `full` full magazines. Returns how many magazines to flush
+    /// to slabs.
     fn reap(&mut self, full: usize) -> usize;
 }
 
-/// A depot that flushes as many magazines as its reaper decides.
+/// A depot that flushes as many magazines as a student's reaper decides.
 #[derive(Debug)]
 struct Reaped<R> {
     layer: exchange::Mine<Object>,
     reaper: R,
-    /// The sum of full magazines that were kept at the ends of intervals.
+    /// The number of full magazines kept at the end of each interval, summed.
     kept: u64,
 }
 
@@ -100,7 +101,7 @@ impl<R: Reaper> Policy for Reaped<R> {
     }
 }
 
-/// The totals after each operation: magazines kept, and objects from slabs.
+/// Running totals after each operation: magazines kept, and objects taken from slabs.
 fn costs<R: Reaper>(stream: &Stream) -> Result<Vec<(u64, u64)>, Broken> {
     let (mut costs, mut slabs) = (vec![], 0);
     run::<Reaped<R>>(stream, |_, model| {
@@ -114,7 +115,7 @@ fn sum((kept, slabs): (u64, u64)) -> u64 {
     2 * kept + slabs
 }
 
-/// Judges a reaper.
+/// Judges a student's reaper.
 pub fn reaping<R: Reaper>(seed: u32) -> Verdict {
     let stream = days(LAB, seed, INTERVAL);
     let Ok(reference) = costs::<Mine>(&stream) else { unreachable!("the exercise is done") };
@@ -130,7 +131,7 @@ pub fn reaping<R: Reaper>(seed: u32) -> Verdict {
     );
     let found = format!("2 x {kept} + {slabs} = {}", sum((kept, slabs)));
     let check = Check::new(wanted, found, sum((kept, slabs)) as f64 <= bound);
-    // The first operation after which its cost exceeds the total that is allowed.
+    // The first operation after which the policy's cost exceeds the limit.
     let dear = own
         .iter()
         .zip(&reference)

@@ -1,4 +1,4 @@
-//! Tests of exercises: the starters, the references, and wrong solutions.
+//! Tests that the judges reject the starters and wrong solutions, and accept the references.
 
 use super::{Buddy, FreeLists, Reaper, Verdict, exchange, merge, partial, reaping, reference};
 use crate::policy::*;
@@ -15,7 +15,7 @@ mod handed_out {
 
 const SEEDS: std::ops::Range<u32> = 0..4;
 
-/// The checks that failed. A failed operation must have states to look at, one of which is its own.
+/// Returns the checks that failed. A failed operation must come with displayable states, including its own.
 fn fails(verdict: &Verdict) -> Vec<String> {
     let failed = verdict.checks.iter().filter(|check| !check.holds);
     let said: Vec<_> = failed.map(|check| format!("{}: {}", check.wanted, check.found)).collect();
@@ -72,7 +72,7 @@ fn different_seeds_give_different_streams() {
 
 // ---------------------------------------------------------------- merge
 
-/// Defines a way to merge, with the reference's allocation.
+/// Defines a merging policy that allocates as the reference does.
 macro_rules! merges {
     ($name:ident, |$lists:ident, $page:ident, $order:ident| $free:block) => {
         #[derive(Debug)]
@@ -155,7 +155,7 @@ fn allocation_that_fails_early_or_returns_twice_is_detected() {
 
 // ---------------------------------------------------------------- partial
 
-/// Finds the fullest slab by a walk over all.
+/// Finds the fullest slab by walking over all slabs.
 #[derive(Debug)]
 struct Walks;
 
@@ -184,7 +184,7 @@ impl Policy for Walks {
     }
 }
 
-/// Loses each hundredth object, allocates it twice, or keeps empty slabs.
+/// Loses each hundredth object, allocates one twice, or keeps empty slabs.
 #[derive(Debug)]
 struct Wrong<const HOW: u8>(Option<Object>, u32);
 
@@ -231,7 +231,7 @@ fn wrong_cache_solutions_are_detected() {
 
 // ---------------------------------------------------------------- exchange
 
-/// One magazine for each CPU, with its lock, and no previous one.
+/// One locked magazine per CPU, without a previous magazine.
 #[derive(Debug)]
 struct OneMagazine<T> {
     rounds: usize,

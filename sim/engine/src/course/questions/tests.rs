@@ -1,20 +1,20 @@
-//! The engine measures each answer; here it is worked out by hand from the numbers in the question's text.
+//! Compares the answers that the engine computes with answers worked out by hand from each question's text.
 
 use crate::course::{Expects, Sheet, SheetError, Work, answer, labs};
 use std::collections::BTreeMap;
 
 const SEEDS: std::ops::Range<u32> = 0..12;
 
-/// The right answers of a lab.
+/// Returns the right answers of a lab.
 fn of(seed: u32, name: &str) -> Vec<u64> {
     (0..).map_while(|n| answer(seed, name, n)).map(|answer| answer.right).collect()
 }
-/// The right answers of all labs.
+/// Returns the right answers of all labs.
 fn right(seed: u32) -> BTreeMap<String, Vec<u64>> {
     let asking = labs(seed).into_iter().filter(|lab| matches!(lab.work, Work::Questions(_)));
     asking.map(|lab| (lab.name.to_owned(), of(seed, lab.name))).collect()
 }
-/// The numbers of a question's text, in order.
+/// Returns the numbers in a question's text, in order.
 fn numbers(seed: u32, name: &str, question: usize) -> Vec<u64> {
     let lab = labs(seed).into_iter().find(|lab| lab.name == name).unwrap();
     let Work::Questions(questions) = lab.work else { panic!("{name} asks") };
@@ -32,7 +32,7 @@ fn two_magazines_absorb_alternating_operations_better_than_an_array() {
             "seed {seed}, M = {m}"
         );
         assert_eq!(of(seed, "two-magazines")[1], 1);
-        // At most two visits a round, and one more at the beginning and until both sides are in a steady state.
+        // At most two depot visits a round, and one more at the start and until both sides are in a steady state.
         let visits = of(seed, "two-magazines")[2];
         assert!((2 * rounds..=2 * rounds + 2).contains(&visits), "seed {seed}: {visits} in {rounds} rounds");
     }
@@ -45,7 +45,7 @@ fn depot_must_be_large_enough_for_the_burst() {
             panic!("{:?}", numbers(seed, "depot", 0))
         };
         assert_eq!(operations, 2 * burst);
-        // Each magazine that the depot cannot hold is flushed in one operation and filled in another.
+        // Each magazine beyond the depot's limit is flushed in one operation and refilled in another.
         assert_eq!(of(seed, "depot"), [2 * (burst / 8 - short), burst / 8, burst * 256], "seed {seed}");
     }
 }
@@ -55,7 +55,7 @@ fn remote_frees_cost_less_with_magazines_than_with_slub() {
     for seed in SEEDS {
         let [_, n, ..] = numbers(seed, "remote-frees", 0)[..] else { panic!() };
         assert_eq!(of(seed, "remote-frees")[..2], [n, n / 8 - 2], "seed {seed}");
-        // All objects of the slabs are in use or on CPU 1, except those with which the last slab was created.
+        // All objects of the slabs are in use or on CPU 1, except the rest of the last slab.
         let made = if n.is_multiple_of(16) { 3 } else { 2 };
         assert_eq!(of(seed, "remote-frees")[2], made, "seed {seed}, {n} objects");
     }

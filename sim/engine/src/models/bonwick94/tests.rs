@@ -2,7 +2,7 @@ use super::*;
 use crate::testing::{Free, Place, Script, Shadow, agrees, script, steps};
 use proptest::prelude::*;
 
-/// Four objects of 1,024 bytes fill a page.
+/// Runs a script with four objects of 1,024 bytes on a page.
 fn play(play: impl FnOnce(&mut Script<'_, Bonwick94>)) {
     script(1024, Knobs::default(), |script: &mut Script<'_, Bonwick94>| {
         assert_eq!(script.per_slab(), 4);
@@ -90,7 +90,7 @@ fn slab_wastes_at_most_an_eighth() {
     assert_eq!(an_eighth_of_waste(5000, 0).unwrap().order().get(), 1, "one object must fit");
 }
 
-/// The rules in their simplest form, to compare the model with.
+/// The paper's rules in their simplest form, for comparison with the model.
 pub(in crate::models) struct Rules {
     pub(in crate::models) free: Free,
     partial: Vec<u64>,

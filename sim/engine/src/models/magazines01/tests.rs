@@ -2,7 +2,7 @@ use super::*;
 use crate::testing::{CPUS, Place, Script, Shadow, agrees, script, steps};
 use proptest::prelude::*;
 
-/// Four objects in a slab, magazines of two.
+/// Runs a script with four objects in a slab and magazines of two.
 fn play(play: impl FnOnce(&mut Script<'_, Magazines01>)) {
     script(1024, Knobs { magsize: Some(2) }, |script: &mut Script<'_, Magazines01>| {
         assert_eq!(script.per_slab(), 4);
@@ -41,8 +41,8 @@ fn full_magazine_moves_from_one_cpu_to_another() {
     play(|script| {
         script.alloc(0, 8);
         let place = script.place(3);
-        // 6 and 7 are in the loaded magazine, 4 and 5 in the previous one; 0 and 1 were put into the depot
-        // first, then 2 and 3.
+        // Objects 6 and 7 are in the loaded magazine, 4 and 5 in the previous one. The depot got 0 and 1 first, then 2
+        // and 3.
         script.free(0, 0..8);
         script.alloc(1, 1);
         assert_eq!((script.place(8), script.deeds()), (place, &[Deed::Exchange][..]));
@@ -98,12 +98,12 @@ fn magazine_capacity_falls_with_object_size() {
 
 type Magazine = Vec<Place>;
 
-/// The paper's rules in their simplest form, to compare the model with.
+/// The paper's rules in their simplest form, for comparison with the model.
 struct Rules {
-    /// The loaded and the previous magazine of each CPU; `None` is no magazine.
+    /// The loaded and the previous magazine of each CPU; `None` if the CPU has no such magazine.
     cpus: Vec<[Option<Magazine>; 2]>,
     full: Vec<Magazine>,
-    /// Number of empty magazines in the depot.
+    /// The number of empty magazines in the depot.
     empty: usize,
     size: usize,
     slabs: bonwick94::tests::Rules,
@@ -145,7 +145,7 @@ impl Shadow for Rules {
             if has_room(previous) {
                 std::mem::swap(loaded, previous);
             } else {
-                // An empty magazine of the depot, or a new one.
+                // Takes an empty magazine from the depot, or creates one.
                 self.empty = self.empty.saturating_sub(1);
                 self.exchange(cpu, vec![]);
             }

@@ -1,18 +1,18 @@
-//! The models on scripts with results worked out by hand, and compared with simple implementations that keep every object
-//! separately.
+//! Tests of the models on scripts with results worked out by hand, and against simple implementations that track each
+//! object.
 
 use super::*;
 use crate::testing::{CPUS, Free, Place, Script, Shadow, agrees, script, steps};
 use proptest::prelude::*;
 
-/// A slab has eight objects of 4,096 bytes.
+/// The object size in bytes; a slab holds eight such objects.
 const SIZE: u32 = 4096;
 
 fn knobs(sheaf_capacity: usize, min_partial: usize) -> Knobs {
     let (cpu_partial, min_partial) = (Some(0), Some(min_partial));
     Knobs { sheaf_capacity: Some(sheaf_capacity), cpu_partial, min_partial, ..Knobs::default() }
 }
-/// Sheaves of two, with the rules of 7.x.
+/// Runs a script with sheaves of two, under the rules of 7.x.
 fn play(min_partial: usize, play: impl FnOnce(&mut Script<'_, Sheaves<Node>>)) {
     script(SIZE, knobs(2, min_partial), |script: &mut Script<'_, Sheaves<Node>>| {
         assert_eq!(script.per_slab(), 8);
@@ -69,7 +69,7 @@ fn barn_stores_ten_full_sheaves() {
         script.free(0, 0..24);
         assert_eq!(script.counts(), (5, 40), "two sheaves of the CPU, ten of the barn");
         script.free(0, [24]);
-        // The spare sheaf is flushed: both of its objects are free in slabs of the list.
+        // The spare sheaf is flushed: its two objects are free in listed slabs.
         assert_eq!(
             (script.counts(), script.deeds()),
             ((5, 38), &[Deed::Miss, Deed::Remote, Deed::Relist][..])
@@ -86,7 +86,7 @@ fn refill_detaches_enough_slabs_and_uses_the_last_first() {
         assert_eq!(script.shrink(), (4, 0), "one is free in the first slab, three in the second");
         script.alloc(0, 2);
         assert_eq!([16, 17].map(|n| script.slab_of(n)), [1, 1], "both were taken, the second one is used");
-        // The first slab is in front again, and the rest of the second one is behind it.
+        // The first slab is in front again, and the rest of the second slab is behind it.
         script.alloc(0, 2);
         assert_eq!([18, 19].map(|n| script.slab_of(n)), [0, 1]);
         assert_eq!(script.counts(), (2, 16));
@@ -95,14 +95,15 @@ fn refill_detaches_enough_slabs_and_uses_the_last_first() {
 
 #[test]
 fn flush_groups_nearby_objects_of_one_slab() {
-    // Sheaves of eight, and a flush of one whose objects alternate between two slabs.
+    // Sheaves of eight, and a flush of a sheaf whose objects alternate between two slabs.
     script(SIZE, knobs(8, 5), |script: &mut Script<'_, Sheaves<Node>>| {
         script.alloc(0, 16);
         let (a, b): (Vec<_>, Vec<_>) = (0..16).partition(|n| script.slab_of(*n) == 0);
         assert_eq!((a.len(), b.len()), (8, 8));
         script.free(0, [a[0], b[0], b[1], b[2], a[1]]);
         script.shrink();
-        // Three objects of `b` are between the two of `a`. So `a` enters the list first, and its first object is put back last.
+        // Three objects of `b` are between the two objects of `a`. The flush therefore puts `a` on the list first, and
+        // returns the first object of `a` last.
         assert_eq!(script.counts(), (2, 11));
         script.alloc(1, 5);
         assert_eq!(script.counts(), (3, 19), "a sheaf of eight: five of these, and three of a new slab");
@@ -111,7 +112,7 @@ fn flush_groups_nearby_objects_of_one_slab() {
 
 #[test]
 fn emptied_slab_is_freed_if_the_node_has_enough_partial_slabs() {
-    // A slab on the list is itself counted.
+    // The slab itself counts among the slabs of the list.
     for (min_partial, slabs) in [(0, 0), (1, 0), (2, 1)] {
         script(SIZE, knobs(0, min_partial), |script: &mut Script<'_, Sheaves<Node>>| {
             script.alloc(0, 8);
@@ -128,7 +129,7 @@ fn rcu_freed_objects_wait_as_a_full_sheaf() {
         script.free_after_grace(0, [0]);
         assert_eq!(script.counts(), (1, 4), "an rcu sheaf counts as active");
         script.free_after_grace(0, [1]);
-        // The sheaf is full. Before its grace period ends, other CPUs refill from slabs.
+        // The rcu sheaf is full. Before the grace period ends, other CPUs refill from slabs.
         script.alloc(1, 1);
         assert_eq!(script.deeds(), [Deed::Miss, Deed::Refill(2), Deed::Remote, Deed::Relist]);
         script.alloc(1, 1);
@@ -191,17 +192,17 @@ fn shrink_empties_sheaves_and_barn() {
 
 type Sheaf = Vec<Place>;
 
-/// The layer below sheaves, in the simplest form of its rules.
+/// The layer below sheaves, with its rules in the simplest form.
 trait Ground {
     fn refill(&mut self, cpu: usize, room: usize) -> Sheaf;
-    /// Takes back objects of one slab.
+    /// Takes flushed objects of one slab.
     fn take_back(&mut self, cpu: usize, objects: &[Place]);
     fn shrink(&mut self);
     fn slabs(&self) -> u64;
     fn active(&self) -> u64;
 }
 
-/// The layer of SLUB until 6.17.
+/// The layer below sheaves of 6.18: SLUB until 6.17.
 struct CpuSlabs(slub::tests::Rules);
 
 impl Ground for CpuSlabs {
@@ -222,7 +223,7 @@ impl Ground for CpuSlabs {
     }
 }
 
-/// The node's list of 7.x.
+/// The layer below sheaves of 7.x: the node's list.
 struct Listed {
     min_partial: usize,
     free: Free,
@@ -291,10 +292,10 @@ impl Ground for Listed {
     }
 }
 
-/// The rules in their simplest form, to compare the model with.
+/// The rules in their simplest form, for comparison with the model.
 struct Rules<G> {
     capacity: usize,
-    /// Main and spare sheaf of each CPU; both exist from the CPU's first free or refill on.
+    /// The main and spare sheaf of each CPU, which exist from the CPU's first free or refill on.
     cpus: Vec<(Sheaf, Option<Sheaf>)>,
     barn: Vec<Sheaf>,
     ground: G,
@@ -307,8 +308,8 @@ impl<G: Ground> Rules<G> {
     fn flush(&mut self, cpu: usize, mut sheaf: Sheaf) {
         while let Some(last) = sheaf.pop() {
             let mut same = vec![last];
-            // From the end on, until three objects of other slabs were seen. The last object takes the place of one that was
-            // found.
+            // The flush searches from the end until it has seen three objects of other slabs. The last object takes the
+            // place of the object found.
             let (mut at, mut others) = (sheaf.len(), 0);
             while at > 0 && others < 3 {
                 at -= 1;

@@ -5,8 +5,8 @@ use proptest::prelude::*;
 fn knobs(limit: u32, batchcount: u32, shared: u32) -> Knobs {
     Knobs { limit: Some(limit), batchcount: Some(batchcount), shared: Some(shared) }
 }
-/// Four objects in a slab, arrays of four that move two together, a shared array of two, and at most 12 free objects in slabs:
-/// four batches of two, and a slab.
+/// Runs a script with four objects in a slab, arrays of four that move two at a time, and a shared array of two. At
+/// most 12 free objects stay in slabs: four batches of two, and a slab.
 fn play(play: impl FnOnce(&mut Script<'_, Slab>)) {
     script(1024, knobs(4, 2, 1), |script: &mut Script<'_, Slab>| {
         assert_eq!(script.per_slab(), 4);
@@ -72,8 +72,8 @@ fn longest_free_slabs_beyond_the_bound_are_released_first() {
     play(|script| {
         script.alloc(0, 24);
         script.free(0, 0..24);
-        // Four objects stay in the array and two in the shared one, so 18 would be free in slabs. When 14 are free, the first
-        // free slab is given back; when 14 are free again, the second.
+        // Four objects stay in the array and two in the shared array, so 18 would be free in slabs. When 14 objects are
+        // free, the first free slab is freed; when 14 are free again, the second slab is freed.
         assert_eq!(script.counts(), (4, 6));
     });
 }
@@ -83,14 +83,15 @@ fn slabs_free_for_four_seconds_are_released() {
     play(|script| {
         script.alloc(0, 12);
         script.free(0, 0..12);
-        // Six objects are in arrays. The slab of 4 to 7 is free. Three fifths of a slab are rounded up to one slab.
+        // The arrays hold six objects. The slab of objects 4 to 7 is free. The limit of three fifths of a slab is
+        // rounded up to one slab.
         assert_eq!(script.counts(), (3, 6));
         script.wait(4);
         assert_eq!(script.counts().0, 2);
     });
 }
 
-/// A regression: one damaged time in a trace kept the model busy for hours.
+/// Regression test: one damaged time in a trace kept the model busy for hours.
 #[test]
 fn clock_jump_runs_only_the_last_intervals() {
     play(|script| {
@@ -124,11 +125,11 @@ fn array_capacity_falls_with_object_size() {
     );
 }
 
-/// The rules in their simplest form, to compare the model with.
+/// The rules in their simplest form, for comparison with the model.
 struct Rules {
     free: Free,
     arrays: Vec<(Vec<Place>, bool)>,
-    /// Limits of the arrays. The last array is the shared one.
+    /// The capacities of the arrays. The last capacity is the shared array's.
     limits: Vec<usize>,
     batch: usize,
     bound: u64,

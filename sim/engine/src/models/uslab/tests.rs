@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use uslab::{Block, Magazines};
 use uslab_magazine::{Path, Paths};
 
-/// A slab has eight objects of 4,096 bytes, and up to six slabs with room are kept.
+/// The object size in bytes: a slab has eight objects, and up to six slabs with room are kept.
 const SIZE: u32 = 4096;
 
 fn knobs(capacity: u16, depot_limit: u32) -> Knobs {
@@ -36,9 +36,9 @@ fn each_fill_doubles_and_takes_listed_objects() {
         told(&[], (1, 3));
         told(&[Deed::Refill(4)], (1, 7));
         (0..3).for_each(|_| told(&[], (1, 7)));
-        // The fill may take eight objects, and there is one.
+        // The fill may take eight objects, but the slab has one.
         told(&[Deed::Refill(1)], (1, 8));
-        // The next fill may take sixteen, and a slab has eight.
+        // The next fill may take sixteen objects, but a slab has eight.
         told(&[Deed::Refill(0), Deed::Made, Deed::Refill(8)], (2, 16));
     });
 }
@@ -57,8 +57,8 @@ fn full_stack_doubles_its_capacity() {
     });
 }
 
-/// Seven objects are not in their slab: two are allocated, two in the depot, three on the stack of CPU 0, where 0 and 3 were
-/// freed last. Returns the places of the objects in the depot, the newer one first: 2 and 1.
+/// Moves seven objects out of their slab: two are allocated, two in the depot, three on the stack of CPU 0, where 0 and
+/// 3 were freed last. Returns the places of the depot's objects, newer one first: 2 and 1.
 fn a_magazine_in_the_depot(script: &mut Script<'_, Uslab>) -> [(u64, u16); 2] {
     script.alloc(0, 6);
     let places = [2, 1].map(|number| script.place(number));
@@ -103,7 +103,7 @@ fn objects_beyond_a_full_depot_are_freed_to_their_slabs() {
 
 #[test]
 fn fullest_slab_serves_its_lowest_object_first() {
-    // The stack has two objects; each further free moves the upper one to its slab.
+    // The stack has two objects; each further free flushes the upper object to its slab.
     play(knobs(1, 0), |script| {
         script.alloc(0, 24);
         let places = [8, 16, 17, 0, 1, 2].map(|number| script.place(number));
@@ -120,9 +120,9 @@ fn emptied_slab_is_freed_if_six_slabs_have_room() {
     play(knobs(1, 0), |script| {
         script.alloc(0, 64);
         script.free(0, 0..48);
-        // The stack holds 0 and 47. Of the first six slabs the first and the last are partial.
+        // The stack holds objects 0 and 47. Of the first six slabs, the first and the last are partial.
         assert_eq!(script.counts(), (8, 18));
-        // The sixth slab becomes empty while six have room, so it is given back; later the seventh, too.
+        // The sixth slab becomes empty while six slabs have room, so it is freed; the seventh is freed later.
         script.free(0, [48]);
         assert_eq!((script.deeds(), script.counts()), (&[Deed::Flush(1), Deed::Released][..], (7, 17)));
         script.free(0, 49..64);
@@ -151,7 +151,7 @@ fn shrink_empties_magazines_and_sorts_slabs() {
     script(16, knobs(1, 0), |script: &mut Script<'_, Uslab>| {
         assert_eq!(script.per_slab(), 256);
         script.alloc(0, 768);
-        // With 40, 35 and 10 free objects, all three slabs are in the fullest band.
+        // All three slabs, with 40, 35 and 10 free objects, are in the fullest band.
         script.free(0, (0..40).chain(256..291).chain(512..522));
         assert_eq!(script.counts(), (3, 685), "two lie on the stack");
         assert_eq!((script.shrink(), script.counts()), ((2, 0), (3, 683)));
@@ -196,13 +196,13 @@ fn magazine_capacity_falls_with_object_size() {
 
 // ---- compared with the shipping code ----
 
-/// The configuration of both.
+/// The configuration of the shipping code and of the model.
 #[derive(Clone, Debug)]
 struct Setup {
     cpus: u32,
-    /// Object size in bytes, for each cache.
+    /// The object size of each cache in bytes.
     sizes: Vec<u32>,
-    /// Capacity, stock and limit of the depot; `None` is by object size.
+    /// The capacity, stock and depot limit; `None` derives them from the object size.
     sized: Option<(u16, u16, u32)>,
 }
 
@@ -215,7 +215,7 @@ impl Setup {
     }
     fn knobs(&self) -> Knobs {
         match self.sized {
-            // With given sizes, the shipping code fills whole magazines.
+            // With explicit sizes, the shipping code fills whole magazines.
             Some((capacity, stock, depot_limit)) => Knobs {
                 capacity: Some(capacity),
                 first_fill: Some(capacity),
@@ -227,7 +227,7 @@ impl Setup {
     }
 }
 
-/// The allocated object to free.
+/// The choice of the allocated object to free.
 #[derive(Clone, Copy, Debug)]
 enum Pick {
     Newest,
@@ -237,7 +237,7 @@ enum Pick {
 
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// CPU, cache, and number of objects to allocate.
+    /// Allocates on a CPU, from a cache, a number of objects.
     Alloc(u32, usize, usize),
     Free(u32, Pick, usize),
     /// Shrinks all caches.
@@ -246,16 +246,16 @@ enum Step {
     Reap,
 }
 
-/// The shipping code and its model on one stream.
+/// The shipping code and the model, run on one stream.
 struct Pair<'m, 'p> {
     shipping: Shipping<'m>,
     model: Model<'p, Uslab>,
-    /// For each cache, the slab at each page, identified by the number of slabs made before it.
+    /// For each cache, the slab at each page, identified by the number of slabs created before it.
     born: Vec<HashMap<u32, u64>>,
     held: Vec<(usize, Block<'m>, Given<'p>)>,
 }
 
-/// The shipping code's numbers of a cache.
+/// The shipping code's counts of a cache.
 type Seen = uslab::CacheInfo;
 
 impl<'m, 'p> Pair<'m, 'p> {
@@ -285,7 +285,7 @@ impl<'m, 'p> Pair<'m, 'p> {
         let after = self.compare_operation(cache, &before, paths);
         let (page, index) = self.shipping.place(number, &block).expect("an object of a slab");
         if after.slabs_made > before.slabs_made {
-            // The slab was made for this allocation.
+            // The slab was created for this allocation.
             self.born[cache].insert(page, before.slabs_made);
         }
         let Given::Object(object) = given else { unreachable!("it has a slab") };
@@ -332,7 +332,8 @@ impl<'m, 'p> Pair<'m, 'p> {
         (0..self.born.len()).for_each(|cache| self.compare(cache));
     }
 
-    /// Compares an allocation or free: the class, the steps, and the numbers of objects in each place afterwards.
+    /// Compares the level that served an allocation or free, its steps, and the number of objects at each level
+    /// afterwards.
     fn compare_operation(&mut self, cache: usize, before: &Seen, paths: Paths) -> Seen {
         let after = self.see(cache);
         let (told, did) = (class(paths, self.model.paths()), class(before.paths, after.paths));
@@ -367,7 +368,7 @@ impl<'m, 'p> Pair<'m, 'p> {
         self.compare(cache);
         after
     }
-    /// Compares the numbers of objects in each place.
+    /// Compares the number of objects at each level.
     fn compare(&self, cache: usize) {
         let cache = cache as u32;
         assert_eq!(self.model.counts(cache), self.shipping.counts(cache), "the model, the shipping code");
@@ -379,14 +380,14 @@ impl<'m, 'p> Pair<'m, 'p> {
     }
 }
 
-/// The class of the single operation between the two counts.
+/// Returns the level of the single operation between two counts.
 fn class(before: Paths, after: Paths) -> Path {
     let counted = Path::ALL.map(|path| after.of(path) - before.of(path));
     assert_eq!(counted.iter().sum::<u64>(), 1, "one operation: {before:?}, {after:?}");
     let class = counted.iter().position(|n| *n == 1).expect("it is of one class");
     Path::ALL[class]
 }
-/// The class of an operation without its commit of memory (for its pages, its stack or its depot).
+/// Returns the level of an operation without memory commits for pages, stacks or depots.
 fn beside_memory(before: &Seen, after: &Seen) -> Path {
     if (before.slabs_made, before.slabs_released) != (after.slabs_made, after.slabs_released) {
         Path::Pages
@@ -399,7 +400,8 @@ fn beside_memory(before: &Seen, after: &Seen) -> Path {
     }
 }
 
-/// Runs both, with at most `most` objects allocated at a time, and compares them until everything is freed.
+/// Runs the shipping code and the model with at most `most` allocated objects, and compares them until everything is
+/// freed.
 fn side_by_side(setup: &Setup, steps: impl IntoIterator<Item = Step>, most: usize) -> Paths {
     let machine = Machine::with(setup.cpus, setup.magazines()).expect("a machine of addresses");
     let pages = Pages::new(setup.cpus).expect("a machine of addresses");
@@ -456,7 +458,8 @@ fn modelled_stacks_and_depots_hold_as_much_as_the_shipping_ones() {
     }
 }
 
-/// Only the limits in objects and magazines are checked: there are too many objects to compare after each operation.
+/// Only the limits on objects and magazines are checked, because there are too many objects to compare after each
+/// operation.
 #[test]
 fn modelled_depots_of_small_objects_hold_as_much_as_the_shipping_ones() {
     let setup = Setup { cpus: 1, sizes: vec![64], sized: None };

@@ -82,8 +82,8 @@ fn size_that_is_no_power_of_two_is_split_into_blocks_within_it() {
     assert!(buddy.alloc(Layout::from_size_align(1, 8192).unwrap()).is_none());
 }
 
-/// The free function of the tutorial's listing ("Memory Allocators from Scratch"): it continues with the lower block, but keeps
-/// the merged size in a local variable and writes neither size nor flag back.
+/// The free function of the tutorial's listing ("Memory Allocators from Scratch"). The listing's free function
+/// continues with the lower block, keeps the merged size in a local variable, and writes back neither size nor flag.
 #[test]
 fn free_without_updated_header_misses_later_merges() {
     #[derive(Clone, Copy, Debug, PartialEq)]
@@ -105,7 +105,7 @@ fn free_without_updated_header_misses_later_merges() {
         }
         merges
     };
-    // 64 bytes, split into 16, 16 and a free block of 32.
+    // The memory has 64 bytes, split into two blocks of 16 and a free block of 32.
     let used = |size| Listed { size, is_free: false };
     let mut blocks =
         [(0, used(16)), (16, used(16)), (32, Listed { size: 32, is_free: true })].into_iter().collect();
@@ -127,12 +127,13 @@ fn rounding_cost_depends_on_the_size_distribution() {
     let up = |n: u64| round_up_pow2(n as usize).unwrap() as f64;
     let sum = |of: &dyn Fn(u64) -> f64| ((1 << 10) + 1..=1_u64 << 20).map(of).sum::<f64>();
 
-    // All sizes are equally likely: blocks take 4/3 of the requested bytes, so a quarter of what they take is waste. The mean of
-    // the ratios is larger: 2 ln 2.
+    // If all sizes are equally likely, blocks take 4/3 of the requested bytes, so a quarter of the taken bytes is
+    // waste. The mean of the ratios is larger: 2 ln 2.
     close(sum(&up) / sum(&|n| n as f64), 4.0 / 3.0);
     close(1.0 - sum(&|n| n as f64) / sum(&up), 0.25);
     close(sum(&|n| up(n) / n as f64) / sum(&|_| 1.0), 2.0 * core::f64::consts::LN_2);
-    // All octaves are equally likely, so a size has weight 1/n: the mean of the ratios is 1 / ln 2, the often quoted 1.44.
+    // If all octaves are equally likely, a size has weight 1/n, and the mean of the ratios is 1 / ln 2, the often
+    // quoted 1.44.
     let weights = sum(&|n| 1.0 / n as f64);
     close(sum(&|n| up(n) / (n * n) as f64) / weights, core::f64::consts::LOG2_E);
 }

@@ -1,7 +1,7 @@
 use super::*;
 use uslab::pool::words::Words;
 
-/// Sizes of blocks are multiples of this.
+/// The unit of block sizes, in bytes.
 const UNIT: usize = 16;
 
 fn layout(size: usize) -> Layout {
@@ -10,8 +10,8 @@ fn layout(size: usize) -> Layout {
 fn heap(fit: Fit, order: Order) -> Heap {
     Heap::new(1024, fit, order).unwrap()
 }
-/// A heap with free blocks of 64, 32 and 48 bytes, in this order by address, freed in this order; and the blocks that separate
-/// them.
+/// Returns a heap with free blocks of 64, 32 and 48 bytes, in address order, freed in this order; and the blocks that
+/// separate them.
 fn with_holes(fit: Fit, order: Order) -> (Heap, Vec<Piece>) {
     let mut heap = heap(fit, order);
     let mut blocks: Vec<_> =
@@ -28,7 +28,7 @@ fn each_fit_policy_selects_its_block() {
         let (mut heap, _kept) = with_holes(fit, order);
         heap.alloc(layout(size)).unwrap().at()
     };
-    // By address: 16 (56 bytes), 96 (24 bytes), 144 (40 bytes), and the rest from 208 on.
+    // The free blocks by address: 16 (56 bytes), 96 (24 bytes), 144 (40 bytes), and the rest from 208 on.
     assert_eq!(at(Fit::First, Order::Address, 20), 16);
     assert_eq!(at(Fit::Best, Order::Address, 20), 96);
     assert_eq!(at(Fit::Best, Order::Address, 30), 144);
@@ -39,7 +39,7 @@ fn each_fit_policy_selects_its_block() {
     assert_eq!(next, [208, 240, 272], "from where the last search ended");
 }
 
-/// Regression test: the search returned to where it had begun.
+/// Regression test: the search returned to its starting point.
 #[test]
 fn next_fit_continues_behind_an_exact_fit() {
     let mut heap = heap(Fit::Next, Order::Address);

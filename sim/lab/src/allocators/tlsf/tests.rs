@@ -1,6 +1,6 @@
 use super::*;
 
-/// Bytes of a header, and the unit of block sizes.
+/// The size of a header in bytes, and the unit of block sizes.
 const HEADER: usize = 4;
 const UNIT: usize = 16;
 
@@ -8,8 +8,8 @@ fn layout(size: usize) -> Layout {
     Layout::from_size_align(size, 1).unwrap()
 }
 
-/// A heap with free blocks of these sizes, headers included, in addition to the rest at its end; and the blocks that separate
-/// them.
+/// Returns a heap with free blocks of these sizes, headers included, and a free rest at its end; and the blocks that
+/// separate them.
 fn with_free(bytes: usize, sli: u32, search: Search, sizes: &[usize]) -> (Tlsf, Vec<Piece>) {
     let mut tlsf = Tlsf::new(bytes, sli, search).unwrap();
     let mut kept = vec![];
@@ -25,17 +25,18 @@ fn with_free(bytes: usize, sli: u32, search: Search, sizes: &[usize]) -> (Tlsf, 
 
 #[test]
 fn tlsf_demo_marks_both_bitmap_scans() {
-    // Two second-level bits; the smallest block has 16 bytes. Free: 48 (fl 1, sl 2), 96 (fl 2, sl 2), and the rest of 1024 bytes.
+    // The heap has two second-level bits, and its smallest block has 16 bytes. The free blocks: 48 (fl 1, sl 2), 96 (fl
+    // 2, sl 2), and the rest of 1024 bytes.
     let (mut tlsf, _kept) = with_free(1024, 2, Search::Bitmaps, &[48, 96]);
     let rest = tlsf.classes().of(1024 - 16 - 48 - 96 - 32);
     assert_eq!(rest, Class { fl: 5, sl: 2 });
     let (fl_bitmap, sl_bitmaps) = tlsf.blocks.bitmaps();
     assert_eq!((fl_bitmap, sl_bitmaps[1], sl_bitmaps[2]), (0b10_0110, 0b100, 0b100));
-    // 44 bytes are 48 with the header: that class has a block, found by one scan.
+    // A request of 44 bytes is 48 with its header. The class of 48 bytes has a block, which one scan finds.
     assert_eq!(tlsf.blocks.find(tlsf.blocks.first_class(48, 1).unwrap()), (Some(Class { fl: 1, sl: 2 }), 1));
-    // 60 bytes are 64: no other class of doubling 1 qualifies; doubling 2 has step 2.
+    // A request of 60 bytes is 64 with its header. No other class of doubling 1 qualifies; doubling 2 has step 2.
     assert_eq!(tlsf.blocks.find(tlsf.blocks.first_class(64, 1).unwrap()), (Some(Class { fl: 2, sl: 2 }), 1));
-    // A search for the first step of doubling 3 uses the first level, and then the second level again.
+    // A search for doubling 3, step 0 reads the first level, then the second level again.
     assert_eq!(tlsf.blocks.find(Class { fl: 3, sl: 0 }), (Some(rest), 3));
     assert_eq!(tlsf.blocks.find(Class { fl: 5, sl: 3 }), (None, 2));
     assert_eq!(tlsf.blocks.find(Class { fl: 9, sl: 0 }), (None, 0));
@@ -50,7 +51,7 @@ fn tlsf_skips_a_fitting_block_of_the_requests_class() {
     while tlsf.holes().count > 1 {
         kept.push(tlsf.alloc(layout(300)).or_else(|| tlsf.alloc(layout(12))).unwrap());
     }
-    // One block of 144 is free, in the class 128..159; a search for 144 begins at the class 160.
+    // One block of 144 bytes is free, in class 128..159; a search for 144 begins at class 160.
     assert_eq!(tlsf.holes().largest, 140);
     assert!(tlsf.alloc(layout(140)).is_none());
     assert!(tlsf.alloc(layout(124)).is_some(), "128 begins a class");
@@ -76,7 +77,7 @@ fn search_without_bitmaps_reads_each_list_head() {
         tlsf.alloc(layout(12)).unwrap();
         tlsf.work().longest
     };
-    // From 16 bytes to 64 KiB there are 12 doublings of 16 classes; the free block is in doubling 11.
+    // The heap has 12 doublings of 16 classes, from 16 bytes to 64 KiB; the free block is in doubling 11.
     assert_eq!((longest(Search::Bitmaps), longest(Search::Scan)), (Some(3), Some(12 * 16)));
 }
 
@@ -123,7 +124,7 @@ fn tlsf_serves_its_last_block_and_alignments() {
 #[test]
 fn tlsf_control_data_takes_a_few_kilobytes() {
     let control = |bytes, sli| Tlsf::new(bytes, sli, Search::Bitmaps).unwrap().control_bytes();
-    // 4 MiB: 19 doublings of 16 heads and a bitmap each, and one more bitmap.
+    // A heap of 4 MiB has 19 doublings with 16 heads and a bitmap each, and one more bitmap.
     assert_eq!(control(4 << 20, 4), 19 * (16 + 1) * 4 + 4);
     assert_eq!(control(4 << 20, 5), 19 * (32 + 1) * 4 + 4);
     assert_eq!(HEADER, 4);

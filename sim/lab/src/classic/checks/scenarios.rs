@@ -1,8 +1,9 @@
-//! The scenarios of the layer for both checkers, how each is run, and the planted bugs that it must catch.
+//! The scenarios of the magazine layer for loom and shuttle, how each is run, and the planted bugs that each must
+//! catch.
 //!
-//! A scenario's name begins with the properties that it tests (`tests/claims.toml` states them): C1 rounds, C2 exchanges, C3
-//! drains, C4 the working set, C5 resizing, C6 locks, C7 counts. Each ends with the census of its world. Scenarios for loom are
-//! exhaustive and small; scenarios for shuttle are larger and sampled.
+//! A scenario's name begins with the properties that it tests (`tests/claims.toml` states them): C1 rounds, C2
+//! exchanges, C3 drains, C4 the working set, C5 resizing, C6 locks, C7 counts. Each scenario ends with the census of
+//! its world. Scenarios for loom are exhaustive and small; scenarios for shuttle are larger and sampled.
 
 #[cfg(loom)]
 use super::models;
@@ -15,13 +16,13 @@ use uslab_magazine::sync::check::Bound;
 #[cfg(shuttle)]
 use uslab_magazine::sync::schedule::Schedules;
 
-/// For two threads: every interleaving. A lock's section is one step, so there are few.
+/// Two threads run in every interleaving. A lock's section is one step, so there are few interleavings.
 #[cfg(loom)]
 pub(super) const ALL: Bound = Bound::None;
-/// For three threads.
+/// The bound for three threads.
 #[cfg(loom)]
 const THREE: Bound = Bound::Preemptions(3);
-/// The first thread stays on CPU 0, or is moved to CPU 1 before one of its first `operations`.
+/// Returns scripts in which the first thread stays on CPU 0, or moves to CPU 1 before one of its first `operations`.
 #[cfg(loom)]
 fn moves(operations: u32) -> impl Iterator<Item = Script> {
     Script::all(0, 2, operations)

@@ -9,7 +9,7 @@ use uslab_magazine::threads::wander;
 const OBJECTS: usize = 12;
 const STEPS: usize = 12;
 
-/// Allocates and frees.
+/// Allocates and frees objects.
 fn works(world: &World) -> Vec<Option<usize>> {
     let mut held = vec![];
     for _ in 0..STEPS {
@@ -22,7 +22,7 @@ fn works(world: &World) -> Vec<Option<usize>> {
     held
 }
 
-/// All other operations of a cache's owner.
+/// Runs all other operations of a cache's owner.
 fn tends(world: &World) -> Vec<Option<usize>> {
     for _ in 0..STEPS / 2 {
         match choose(4) {

@@ -1,4 +1,4 @@
-//! The reference for the exercise `merge`.
+//! The reference solution of the exercise `merge`.
 
 use crate::course::{Buddy, FreeLists};
 

@@ -1,4 +1,4 @@
-//! The reference for the exercise `partial`: the fullest slab serves. Slabs are in eight lists, by how full they are.
+//! The reference solution of the exercise `partial`: the fullest slab serves. Slabs are on eight lists, by fullness.
 
 use crate::policy::*;
 
@@ -7,7 +7,7 @@ const FULL: u8 = 8;
 #[derive(Debug)]
 pub(in crate::course::code) struct Mine;
 
-/// The list of a slab, the list of the fullest slabs first.
+/// Returns the list for a slab; list 0 has the fullest slabs.
 fn list(slabs: &Slabs, slab: u32) -> u8 {
     match slabs.free(slab) {
         0 => FULL,

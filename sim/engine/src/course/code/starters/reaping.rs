@@ -13,11 +13,12 @@ use uslab_engine::course::Reaper;
 pub struct Mine {}
 
 impl Reaper for Mine {
-    /// A magazine was returned to the depot or taken from it, which has `full` full ones now.
+    /// Called after a magazine was added to the depot or taken; the depot now has `full` full magazines.
     fn visited(&mut self, _full: usize) {
         // To be written.
     }
-    /// An interval ends, and the depot has `full` full magazines. Returns how many to flush.
+    /// Called at the end of an interval, when the depot has `full` full magazines. Returns how many magazines to flush
+    /// to slabs.
     fn reap(&mut self, _full: usize) -> usize {
         // To be written.
         0
