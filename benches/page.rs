@@ -27,7 +27,7 @@ pub(crate) const PRELOADED: &str = " preloaded";
 
 impl Page<'_> {
     /// Writes a line for each row, with the ratios of each subject.
-    fn won_and_lost(&self, preloaded: bool, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn wins_and_losses(&self, preloaded: bool, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let here = |row: &str| row.ends_with(PRELOADED) == preloaded;
         let places: Vec<_> = places(self.runs).into_iter().filter(|place| here(place.name)).collect();
         let won = places.iter().filter(|place| place.ratio < 1.0).count();
@@ -127,9 +127,9 @@ impl fmt::Display for Page<'_> {
             "Ratios to the best peer in the worst case of the row, of the run with the middle ratio, and the lowest and the highest of all runs; below 1 the row is won. `disturbed` compares with the subject's quiet run, `scaling` with the median peer. `-` was not measured, or is not for the subject. The command without `--page` also prints the worst cases.\n"
         )?;
         writeln!(f, "Called in the program:\n")?;
-        self.won_and_lost(false, f)?;
+        self.wins_and_losses(false, f)?;
         writeln!(f, "`libuslab.so` preloaded, to preloaded peers:\n")?;
-        self.won_and_lost(true, f)?;
+        self.wins_and_losses(true, f)?;
         for (heading, row) in TABLES {
             writeln!(f, "## {heading}\n")?;
             writeln!(f, "Medians of the last run; in brackets the ratio to the best peer.\n")?;

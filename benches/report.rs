@@ -28,7 +28,7 @@ pub struct Column {
     /// Row of the last table in which the column counts, if not the group's row.
     row: Option<String>,
     counts: bool,
-    above_floor: bool,
+    subtract_floor: bool,
     preloaded: bool,
 }
 
@@ -40,7 +40,7 @@ impl Column {
             better,
             row: None,
             counts: true,
-            above_floor: false,
+            subtract_floor: false,
             preloaded: false,
         }
     }
@@ -65,11 +65,11 @@ impl Column {
         Self { counts: false, ..self }
     }
     /// Subtracts the floor's value before the comparison, because that value is the harness's share.
-    pub fn above_floor(self) -> Self {
-        Self { above_floor: true, ..self }
+    pub fn subtract_floor(self) -> Self {
+        Self { subtract_floor: true, ..self }
     }
     pub(crate) fn has_floor(&self) -> bool {
-        self.above_floor
+        self.subtract_floor
     }
     pub(crate) fn preloaded(&self) -> Self {
         Self { preloaded: true, ..self.clone() }
@@ -193,7 +193,7 @@ impl Report {
             }
         };
         let mut rows: Vec<Row> = contenders.filter(|(.., samples)| !samples.is_empty()).map(of).collect();
-        if column.above_floor {
+        if column.subtract_floor {
             match rows.iter().find(|row| row.kind == Kind::Floor).map(|row| row.median) {
                 // Without the floor, the values would have another meaning.
                 None => rows.clear(),

@@ -123,7 +123,7 @@ fn losing_registry_entries_are_freed() {
         static LATE: Cell<u64> = const { Cell::new(0) };
     }
     // The function does what another thread might do at this point, where no lock is held.
-    fn sooner(bytes: usize) {
+    fn allocate_earlier(bytes: usize) {
         // The table's blocks are for 64 numbers, 128, and so on.
         if bytes >= 64 * 16 {
             let cache = CACHE.take().unwrap();
@@ -141,7 +141,7 @@ fn losing_registry_entries_are_freed() {
             Rc::new(builder.build_handles_in(&subsystem, WrapPolicy::Retire).unwrap());
         let mut handles = Vec::with_capacity(400);
         CACHE.set(Some(cache.clone()));
-        MEANWHILE.set(Some(sooner));
+        MEANWHILE.set(Some(allocate_earlier));
         (0..400).for_each(|_| handles.push(cache.alloc().unwrap()));
         MEANWHILE.set(None);
         CACHE.set(None);

@@ -143,7 +143,7 @@ pub(crate) fn row(bench: &mut Bench) {
             Crowd { threads: bench.scale(threads), turns: (bench.scale(4096) / bench.scale(threads)).max(4) };
         // The memory of a few threads is below the precision of the readings.
         let memory = (threads >= 64)
-            .then(|| Column::lower("memory", "MiB").above_floor().counts_in("memory of a crowd"));
+            .then(|| Column::lower("memory", "MiB").subtract_floor().counts_in("memory of a crowd"));
         let columns = [Some(Column::lower("pair", "ns")), memory];
         let mut all = contenders::<8>(&crowd);
         let null = move || vec![crowd.measure(&Null::new(BATCH))[0], alone(crowd.threads)];

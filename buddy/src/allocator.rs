@@ -33,8 +33,8 @@ use core::ops::Range;
 use core::ptr::NonNull;
 use std::sync::Arc;
 use uslab_magazine::sync::{Counter, MODEL, assert_unlocked, contain_panic, planted};
-use uslab_magazine::tracepoints::{Tracepoints, What};
-use uslab_magazine::{Cpus, Operation, SweepGroup, Which};
+use uslab_magazine::tracepoints::{OperationKind, Tracepoints};
+use uslab_magazine::{Cpus, DrainScope, Operation, SweepGroup};
 
 mod start;
 
@@ -104,7 +104,7 @@ impl PageAllocator {
         self.tables.tracepoints()
     }
     #[inline]
-    fn operation(&self, what: What) -> Operation<'_> {
+    fn operation(&self, what: OperationKind) -> Operation<'_> {
         Operation::of(self.tracepoints(), what, PAGES)
     }
 
@@ -117,7 +117,7 @@ impl PageAllocator {
     /// # Errors
     /// Returns an error with the limit that refused the request. A failed allocation changes nothing.
     pub fn alloc(&self, order: Order, gfp: Gfp, node: Option<u32>) -> Result<Pfn, AllocError> {
-        self.alloc_in(&self.operation(What::Alloc), order, gfp, node)
+        self.alloc_in(&self.operation(OperationKind::Alloc), order, gfp, node)
     }
 
     /// Allocates a block like [`alloc`](PageAllocator::alloc), as part of the operation `op`.
@@ -243,7 +243,7 @@ impl PageAllocator {
     /// runs out, and none if the node does not exist.
     pub fn alloc_bulk(&self, gfp: Gfp, node: Option<u32>, max: usize, mut put: impl FnMut(Pfn)) -> usize {
         let Ok(zonelist) = self.zonelist(gfp, node) else { return 0 };
-        let (mobility, op) = (self.mobility(gfp), &self.operation(What::Alloc));
+        let (mobility, op) = (self.mobility(gfp), &self.operation(OperationKind::Alloc));
         let mut done = 0;
         for at in zonelist {
             let zone = &self.cached_zones[usize::from(*at)].zone;
@@ -271,7 +271,9 @@ impl PageAllocator {
         }
         // The remaining pages come from magazines, and from between the low and the min watermark.
         while done < max {
-            let Ok(pfn) = self.find(&self.operation(What::Alloc), Order::ZERO, gfp, node) else { break };
+            let Ok(pfn) = self.find(&self.operation(OperationKind::Alloc), Order::ZERO, gfp, node) else {
+                break;
+            };
             done += 1;
             put(pfn);
         }
@@ -303,7 +305,7 @@ impl PageAllocator {
     /// block during or after the call.
     pub unsafe fn free(&self, pfn: Pfn, order: Order) {
         // SAFETY: the block was allocated with this order and is unused, by this function's contract.
-        unsafe { self.free_in(&self.operation(What::Free), pfn, order) };
+        unsafe { self.free_in(&self.operation(OperationKind::Free), pfn, order) };
     }
 
     /// Frees a block like [`free`](PageAllocator::free), as part of the operation `op`.
@@ -396,12 +398,12 @@ impl PageAllocator {
         &self,
         cached_zones: impl Iterator<Item = &'a CachedZone> + Clone,
         cpus: Range<u32>,
-        which: Which,
+        which: DrainScope,
     ) {
         self.tables.sweep(cpus, which, |group| cached_zones.clone().any(|zone| zone.group == group));
     }
     fn flush_all<'a>(&self, op: &Operation, cached_zones: impl Iterator<Item = &'a CachedZone> + Clone) {
-        self.sweep(cached_zones.clone(), 0..self.cpus().count(), Which::All);
+        self.sweep(cached_zones.clone(), 0..self.cpus().count(), DrainScope::All);
         for (zone, per_cpu) in cached_zones.filter_map(CachedZone::cached) {
             per_cpu.flush_swept(op, zone, &self.shared);
         }
@@ -409,8 +411,8 @@ impl PageAllocator {
 
     /// Flushes the pages in the magazines of `cpus` to their zones. The CPUs may allocate and free concurrently.
     pub fn drain_cpus(&self, cpus: Range<u32>) {
-        let op = &self.operation(What::Reclaim);
-        self.sweep(self.cached_zones.iter(), cpus, Which::All);
+        let op = &self.operation(OperationKind::Reclaim);
+        self.sweep(self.cached_zones.iter(), cpus, DrainScope::All);
         for (zone, per_cpu) in self.cached_zones.iter().filter_map(CachedZone::cached) {
             per_cpu.drain_swept(op, zone, &self.shared);
         }
@@ -419,7 +421,7 @@ impl PageAllocator {
     /// Flushes per-CPU pages that were unused since the last call to their zones, and returns the number of flushed
     /// pages. `reap` also decommits the pages of unused stacks. Call `reap` from a timer.
     pub fn reap(&self) -> u64 {
-        self.sweep(self.cached_zones.iter(), 0..self.cpus().count(), Which::Idle);
+        self.sweep(self.cached_zones.iter(), 0..self.cpus().count(), DrainScope::Idle);
         let cached = self.cached_zones.iter().filter_map(CachedZone::cached);
         let pages = cached.map(|(zone, per_cpu)| per_cpu.reap_swept(zone, &self.shared)).sum();
         self.tables.decommit_idle();
@@ -437,7 +439,7 @@ impl PageAllocator {
     pub fn decommit_idle(&self, reap_users: impl FnOnce()) -> usize {
         self.cached_zones.iter().for_each(|cached| cached.zone.begin_reap());
         reap_users();
-        self.sweep(self.cached_zones.iter(), 0..self.cpus().count(), Which::Idle);
+        self.sweep(self.cached_zones.iter(), 0..self.cpus().count(), DrainScope::Idle);
         let release = |cached: &CachedZone| {
             let zone = &cached.zone;
             cached.per_cpu.iter().for_each(|per_cpu| _ = per_cpu.reap_swept(zone, &self.shared));
@@ -454,7 +456,7 @@ impl PageAllocator {
     /// Cost: up to three system calls per maximal block, and two per run of free pages next to pages in use. Each
     /// system call runs under its zone's lock, which is released between calls.
     pub fn decommit(&self) -> usize {
-        self.flush_all(&self.operation(What::Reclaim), self.cached_zones.iter());
+        self.flush_all(&self.operation(OperationKind::Reclaim), self.cached_zones.iter());
         self.tables.decommit_idle();
         self.decommit_free()
     }
@@ -522,7 +524,7 @@ impl PageAllocator {
         self.shared.region.bytes()
     }
 
-    /// Maximum number of pages. Some pages may have [no addresses yet](Self::gave_up_addresses).
+    /// Maximum number of pages. Some pages may have [no addresses yet](Self::has_unmapped_pages).
     #[doc(hidden)]
     pub fn most_pages(&self) -> usize {
         self.shared.most.get() as usize
@@ -601,13 +603,13 @@ impl PageAllocator {
     /// Records how many of the process's `has` bytes of limited addresses other code uses: see
     /// [`give_up_addresses`](Self::give_up_addresses).
     #[doc(hidden)]
-    pub fn see_address_limit(&self, has: usize) {
-        self.shared.see_limit(has);
+    pub fn read_address_limit(&self, has: usize) {
+        self.shared.record_foreign_bytes(has);
     }
 
     /// Returns `true` if some pages lack addresses, which a commit would map.
     #[doc(hidden)]
-    pub fn gave_up_addresses(&self) -> bool {
+    pub fn has_unmapped_pages(&self) -> bool {
         let pages = self.cached_zones.iter().map(|cached| cached.zone.managed as usize);
         self.shared.region.bytes() < pages.sum::<usize>() * PAGE_SIZE
     }

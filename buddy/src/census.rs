@@ -51,12 +51,12 @@ pub struct Violation {
     /// The page at which the audit found the error, if any.
     pub pfn: Option<Pfn>,
     /// The broken invariant.
-    pub what: Broken,
+    pub what: BrokenInvariant,
 }
 
 /// A broken invariant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Broken {
+pub enum BrokenInvariant {
     /// A committed page is in no block.
     InNoBlock,
     /// A block starts inside another block, extends beyond its zone, or is not aligned.
@@ -97,16 +97,20 @@ impl fmt::Display for Violation {
             write!(f, " page {pfn}")?;
         }
         match self.what {
-            Broken::InNoBlock => f.write_str(": in no block"),
-            Broken::Overlap => f.write_str(": blocks overlap"),
-            Broken::MissedMerge => f.write_str(": missed merge with the buddy"),
-            Broken::WrongType => f.write_str(": listed under a migratetype that its pageblock does not have"),
-            Broken::ListDisagrees => f.write_str(": the frame and the free list disagree"),
-            Broken::Count { counted, found } => write!(f, ": {counted} free pages counted, {found} found"),
-            Broken::Discarded { counted, found } => {
+            BrokenInvariant::InNoBlock => f.write_str(": in no block"),
+            BrokenInvariant::Overlap => f.write_str(": blocks overlap"),
+            BrokenInvariant::MissedMerge => f.write_str(": missed merge with the buddy"),
+            BrokenInvariant::WrongType => {
+                f.write_str(": listed under a migratetype that its pageblock does not have")
+            }
+            BrokenInvariant::ListDisagrees => f.write_str(": the frame and the free list disagree"),
+            BrokenInvariant::Count { counted, found } => {
+                write!(f, ": {counted} free pages counted, {found} found")
+            }
+            BrokenInvariant::Discarded { counted, found } => {
                 write!(f, ": {counted} discarded pages counted, {found} found")
             }
-            Broken::PerCpu { counted, found } => {
+            BrokenInvariant::PerCpu { counted, found } => {
                 write!(f, ": {counted} per-CPU pages counted, {found} found")
             }
         }
@@ -147,17 +151,17 @@ impl CachedZone {
         let counted = u64::from(inner.free() + inner.charged());
         let free = found.listed + u64::from(inner.uncommitted());
         if counted != free {
-            return Err(fail(Broken::Count { counted, found: free }));
+            return Err(fail(BrokenInvariant::Count { counted, found: free }));
         }
         let counted = u64::from(inner.discarded());
         let backed = u64::from(inner.backed()) + counted;
         if counted != found.discarded || shared.discard_from == Order::ZERO && backed != found.listed {
-            return Err(fail(Broken::Discarded { counted, found: found.discarded }));
+            return Err(fail(BrokenInvariant::Discarded { counted, found: found.discarded }));
         }
         // The frame of a moving page says that the page is in a magazine, but no magazine has it.
         let lost = found.per_cpu.wrapping_sub(held);
         if lost != 0 && !(forked && held < found.per_cpu) {
-            return Err(fail(Broken::PerCpu { counted: held, found: found.per_cpu }));
+            return Err(fail(BrokenInvariant::PerCpu { counted: held, found: found.per_cpu }));
         }
         census.managed += u64::from(zone.managed);
         census.uncommitted += u64::from(inner.uncommitted());
@@ -178,7 +182,7 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    fn fail(&self, pfn: Pfn, what: Broken) -> Violation {
+    fn fail(&self, pfn: Pfn, what: BrokenInvariant) -> Violation {
         Violation { node: self.zone.node, zone: self.zone.kind, pfn: Some(pfn), what }
     }
     fn state(&self, pfn: Pfn) -> State {
@@ -194,13 +198,13 @@ impl Walk<'_> {
                 let state = self.state(at);
                 let order = state.order();
                 if state.kind() == Kind::Inside {
-                    return Err(self.fail(at, Broken::InNoBlock));
+                    return Err(self.fail(at, BrokenInvariant::InNoBlock));
                 }
                 let next = at.up(order.pages());
                 let alone = (at.get() + 1..next.get().min(end.get()))
                     .all(|inside| self.state(Pfn::new(inside)).kind() == Kind::Inside);
                 if next > end || !at.is_aligned(order) || !alone {
-                    return Err(self.fail(at, Broken::Overlap));
+                    return Err(self.fail(at, BrokenInvariant::Overlap));
                 }
                 match state.kind() {
                     Kind::Free => {
@@ -220,12 +224,12 @@ impl Walk<'_> {
     fn free_block(&self, pfn: Pfn, state: State) -> Result<(), Violation> {
         let order = state.order();
         if order < self.shared.max_order && self.state(pfn.buddy(order)).is_free(order) {
-            return Err(self.fail(pfn, Broken::MissedMerge));
+            return Err(self.fail(pfn, BrokenInvariant::MissedMerge));
         }
         let step = self.shared.pageblock_order.pages() as usize;
         let own = |page| self.zone.type_of(self.shared, pfn.up(page)) == state.migrate_type();
         if !(0..order.pages()).step_by(step).all(own) {
-            return Err(self.fail(pfn, Broken::WrongType));
+            return Err(self.fail(pfn, BrokenInvariant::WrongType));
         }
         Ok(())
     }
@@ -243,13 +247,13 @@ impl Walk<'_> {
                     found += u64::from(order.pages());
                     let listed_as = State::new(Kind::Free, order, mobility).discarded(discarded);
                     if says.map(|says| says.zero(false)) != Some(listed_as) || found > listed {
-                        return Err(self.fail(pfn, Broken::ListDisagrees));
+                        return Err(self.fail(pfn, BrokenInvariant::ListDisagrees));
                     }
                 }
             }
         }
         if found != listed {
-            let what = Broken::Count { counted: listed, found };
+            let what = BrokenInvariant::Count { counted: listed, found };
             return Err(Violation { node: self.zone.node, zone: self.zone.kind, pfn: None, what });
         }
         Ok(())

@@ -10,7 +10,7 @@ use crate::pfn::Pfn;
 
 /// The end of the list at which a free block is inserted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum End {
+pub(crate) enum ListEnd {
     /// The block is allocated before all other listed blocks.
     Front,
     /// The block is allocated after all other listed blocks, because it will probably merge soon.
@@ -75,15 +75,15 @@ impl FreeArea {
     /// The caller must hold the lock of the zone, which owns the frames' links. The block `pfn` must belong to the
     /// zone, have `state`, and be on no list.
     #[inline]
-    pub(crate) unsafe fn insert(&mut self, frames: &FrameTable, pfn: Pfn, state: State, end: End) {
+    pub(crate) unsafe fn insert(&mut self, frames: &FrameTable, pfn: Pfn, state: State, end: ListEnd) {
         debug_assert!(state.kind() == Kind::Free);
         frames.frame(pfn).set_state(state);
         let list = self.list(state);
         match end {
             // SAFETY: the caller holds the zone's lock, and the block is on no list.
-            End::Front => unsafe { list.push_front(frames, pfn) },
+            ListEnd::Front => unsafe { list.push_front(frames, pfn) },
             // SAFETY: the caller holds the zone's lock, and the block is on no list.
-            End::Back => unsafe { list.push_back(frames, pfn) },
+            ListEnd::Back => unsafe { list.push_back(frames, pfn) },
         }
     }
     /// Removes a block from its list. The block's frame stays free until the caller changes it.

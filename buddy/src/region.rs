@@ -483,9 +483,9 @@ pub(crate) fn may_map(_bytes: usize) -> bool {
 /// bytes. Returns `None` if the process has no limit on addresses.
 ///
 /// Cost: two system calls.
-pub fn own_limit() -> Option<u64> {
+pub fn process_limit() -> Option<u64> {
     #[cfg(all(target_os = "linux", not(uslab_heap)))]
-    return mapped::own_limit();
+    return mapped::process_limit();
     #[cfg(not(all(target_os = "linux", not(uslab_heap))))]
     return None;
 }

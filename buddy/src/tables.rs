@@ -15,7 +15,7 @@ use uslab_magazine::sync::fork::{ForkLock, ForkMutex};
 use uslab_magazine::sync::{Counter, Rank, tell};
 use uslab_magazine::tracepoints::{Step, Tracepoints};
 use uslab_magazine::{
-    Config, Cpus, DepotBudget, Drains, Fork, Layer, Memory, Operation, Round, SweepGroup, Table, Which,
+    Config, Cpus, DepotBudget, DrainScope, Drains, Fork, Layer, Memory, Operation, Round, SweepGroup, Table,
 };
 
 /// The memory of a table: addresses that read as zero, and become memory when a CPU uses them.
@@ -201,7 +201,7 @@ impl Tables {
     /// Takes the rounds on the stacks of `cpus`, of all layers in the selected groups: see [`Table::sweep`].
     ///
     /// Cost: one fence per table.
-    pub fn sweep(&self, cpus: Range<u32>, which: Which, groups: impl Fn(SweepGroup) -> bool) {
+    pub fn sweep(&self, cpus: Range<u32>, which: DrainScope, groups: impl Fn(SweepGroup) -> bool) {
         self.each().for_each(|table| table.sweep(cpus.clone(), which, &groups));
     }
 

@@ -8,7 +8,7 @@ use crate::{
 use std::cell::RefCell;
 use uslab_magazine::sync::{Arc, Counter, Mutex};
 use uslab_magazine::tracepoints::{Counts, Observed, Step};
-use uslab_magazine::{Cpus, Operation, Path, Which, on_cpu};
+use uslab_magazine::{Cpus, DrainScope, Operation, Path, on_cpu};
 
 thread_local! {
     static FOUND: RefCell<Vec<Corruption>> = const { RefCell::new(Vec::new()) };
@@ -867,7 +867,7 @@ fn free_is_refused_if_the_corruption_handler_panics() {
 
 #[test]
 fn audit_detects_broken_invariants() {
-    use crate::census::Broken;
+    use crate::census::BrokenInvariant;
     let broken = |damage: fn(&PageAllocator)| {
         let pages = made(normal(1024));
         drop(pages.alloc_block(order(2), Gfp::MOVABLE, None).unwrap());
@@ -881,11 +881,11 @@ fn audit_detects_broken_invariants() {
         let state = crate::State::new(kind, order(n), MigrateType::Unmovable);
         pages.frame(Pfn::new(page)).set_state(state);
     }
-    assert_eq!(broken(|pages| set(pages, 0, Kind::Inside, 0)), Broken::InNoBlock);
-    assert_eq!(broken(|pages| set(pages, 2, Kind::Allocated, 0)), Broken::Overlap);
-    assert_eq!(broken(|pages| set(pages, 4, Kind::Allocated, 2)), Broken::ListDisagrees);
-    assert_eq!(broken(|pages| set(pages, 0, Kind::Free, 2)), Broken::MissedMerge);
-    let held = Broken::PerCpu { counted: 0, found: 4 };
+    assert_eq!(broken(|pages| set(pages, 0, Kind::Inside, 0)), BrokenInvariant::InNoBlock);
+    assert_eq!(broken(|pages| set(pages, 2, Kind::Allocated, 0)), BrokenInvariant::Overlap);
+    assert_eq!(broken(|pages| set(pages, 4, Kind::Allocated, 2)), BrokenInvariant::ListDisagrees);
+    assert_eq!(broken(|pages| set(pages, 0, Kind::Free, 2)), BrokenInvariant::MissedMerge);
+    let held = BrokenInvariant::PerCpu { counted: 0, found: 4 };
     assert_eq!(broken(|pages| set(pages, 0, Kind::PerCpu, 2)), held);
 }
 
@@ -1146,7 +1146,7 @@ fn child_with_limited_address_space() {
     let pages = made(PageConfig::default_for(Cpus::os()));
     let has = || address_limit().unwrap().1;
     let taken = has() - before;
-    assert!(taken < 40 << 20 && pages.gave_up_addresses(), "{taken} bytes of addresses at the start");
+    assert!(taken < 40 << 20 && pages.has_unmapped_pages(), "{taken} bytes of addresses at the start");
     assert_eq!((pages.reserved_bytes(), pages.frames().len()), (4 << 20, 1024));
     let block = pages.alloc_block(order(10), Gfp::ZERO, None).unwrap();
     assert_eq!((pages.reserved_bytes(), block.bytes()[4 << 20 >> 1]), (4 << 20, 0));
@@ -1331,7 +1331,7 @@ fn only_never_used_addresses_are_released() {
 #[test]
 fn addresses_that_cannot_be_returned_stay_in_use() {
     let pages = made(PageConfig { backend: Backend::Heap, ..normal(4 * 1024) });
-    let what_there_is = || (pages.reserved_bytes(), pages.frames().len(), pages.gave_up_addresses());
+    let what_there_is = || (pages.reserved_bytes(), pages.frames().len(), pages.has_unmapped_pages());
     let before = what_there_is();
     pages.give_up_addresses(0);
     assert_eq!(what_there_is(), before);
@@ -1512,7 +1512,7 @@ fn decommit_also_returns_unused_stack_memory() {
         drop([(); 200].map(|()| pages.alloc_block(Order::ZERO, Gfp::KERNEL, None).unwrap()));
         let cpus = 0..pages.cpus().count();
         pages.drain_cpus(cpus.clone());
-        pages.tables().sweep(cpus, Which::Idle, |_| true);
+        pages.tables().sweep(cpus, DrainScope::Idle, |_| true);
         end(&pages);
         pages.tables().decommit_idle() > 0
     });

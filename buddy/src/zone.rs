@@ -59,7 +59,7 @@
 use crate::error::Limit;
 use crate::faults::{Call, Faults, PAGE};
 use crate::frame::{FrameTable, Kind, State};
-use crate::free_area::{End, FreeArea};
+use crate::free_area::{FreeArea, ListEnd};
 use crate::gfp::{MigrateType, ZoneKind};
 use crate::pfn::{Order, Pfn};
 use crate::region::{HugePages, Region, address_limit, may_map};
@@ -135,7 +135,7 @@ impl ZoneShared {
         self.region.bytes() + self.frames.reserved() + self.limit.tables.get() as usize
     }
     /// Records the bytes of other mappings, out of the `has` bytes of the process.
-    pub(crate) fn see_limit(&self, has: usize) {
+    pub(crate) fn record_foreign_bytes(&self, has: usize) {
         self.limit.others.set(has.saturating_sub(self.own_addresses()) as u64);
     }
     /// Maps the pages below `end` that have no addresses, and the addresses of their frames. Returns `false` if other
@@ -245,7 +245,7 @@ pub(crate) struct Inner {
     uncommitted: u32,
     /// Number of free pages withdrawn because other code uses as much memory.
     charged: u32,
-    fresh: Fresh,
+    fresh: UncommittedBlocks,
     tail_committed: bool,
     pub(crate) events: ZoneEvents,
 }
@@ -312,7 +312,7 @@ impl Inner {
 ///
 /// A zone of 64 GiB has 16,384 maximal blocks. Creating the list of all blocks writes no entry.
 #[derive(Debug)]
-struct Fresh {
+struct UncommittedBlocks {
     /// Blocks that were committed before. The block that was decommitted last is committed next. The vector has
     /// capacity for all blocks, so it never grows.
     returned: Vec<u32>,
@@ -320,7 +320,7 @@ struct Fresh {
     never: Range<u32>,
 }
 
-impl Fresh {
+impl UncommittedBlocks {
     /// Creates the list of all `blocks` blocks. Returns `None` if the heap refuses the memory.
     fn all(blocks: u32) -> Option<Self> {
         let mut returned = Vec::new();
@@ -402,7 +402,7 @@ impl Zone {
             recent: 0,
             uncommitted: managed,
             charged: 0,
-            fresh: Fresh::all(whole)?,
+            fresh: UncommittedBlocks::all(whole)?,
             tail_committed: false,
             events: ZoneEvents::default(),
         };
@@ -467,7 +467,7 @@ impl Zone {
     // --- Free lists ------------------------------------------------------------------------------------------
 
     /// Lists a block, whose `state` must be free.
-    fn insert(&self, shared: &ZoneShared, inner: &mut Inner, pfn: Pfn, state: State, end: End) {
+    fn insert(&self, shared: &ZoneShared, inner: &mut Inner, pfn: Pfn, state: State, end: ListEnd) {
         let order = state.order();
         inner.listed += order.pages();
         if state.is_discarded() {
@@ -615,7 +615,7 @@ impl Zone {
         let mut high = state.order();
         while high > low {
             high = high.down();
-            self.insert(shared, inner, pfn.up(high.pages()), state.of_order(high), End::Front);
+            self.insert(shared, inner, pfn.up(high.pages()), state.of_order(high), ListEnd::Front);
             inner.events.splits += 1;
         }
     }
@@ -690,7 +690,7 @@ impl Zone {
         for (block, state) in blocks_between(&shared.frames, start, end) {
             if state.kind() == Kind::Free {
                 self.remove(shared, inner, block, state);
-                self.insert(shared, inner, block, state.of_type(mobility), End::Back);
+                self.insert(shared, inner, block, state.of_type(mobility), ListEnd::Back);
             }
         }
         self.set_types(shared, start, pages, mobility);
@@ -783,7 +783,7 @@ impl Zone {
             order = order.up();
             inner.events.merges += 1;
         }
-        let end = if self.will_merge(shared, pfn, order) { End::Back } else { End::Front };
+        let end = if self.will_merge(shared, pfn, order) { ListEnd::Back } else { ListEnd::Front };
         self.insert(shared, inner, pfn, State::new(Kind::Free, order, mobility), end);
     }
 
@@ -836,7 +836,13 @@ impl Zone {
         inner.events.commits += 1;
         self.set_types(shared, start, pages, mobility);
         for (pfn, order) in maximal_blocks(start, pages, shared.max_order) {
-            self.insert(shared, inner, pfn, State::new(Kind::Free, order, mobility).zero(true), End::Front);
+            self.insert(
+                shared,
+                inner,
+                pfn,
+                State::new(Kind::Free, order, mobility).zero(true),
+                ListEnd::Front,
+            );
         }
         Ok(true)
     }
@@ -942,7 +948,7 @@ impl Zone {
             let pages = state.order().pages();
             if !state.is_discarded() {
                 self.remove(shared, inner, block, state);
-                self.insert(shared, inner, block, state.discarded(true).zero(true), End::Back);
+                self.insert(shared, inner, block, state.discarded(true).zero(true), ListEnd::Back);
                 backed += pages;
                 // SAFETY: all frames of a free block except the first are `Inside`, and no thread uses them.
                 unsafe { shared.frames.discard(block.get() + 1..block.get() + pages) };
@@ -1127,7 +1133,13 @@ impl Zone {
         let mut inner = self.inner.lock();
         if !joins {
             let mobility = self.type_of(shared, pfn);
-            return self.insert(shared, &mut inner, pfn, State::new(Kind::Free, order, mobility), End::Front);
+            return self.insert(
+                shared,
+                &mut inner,
+                pfn,
+                State::new(Kind::Free, order, mobility),
+                ListEnd::Front,
+            );
         }
         self.remove(shared, &mut inner, buddy, state);
         frames.frame(pfn).set_state(State::INSIDE);
@@ -1144,7 +1156,7 @@ mod tests {
     /// built on this zone.
     #[test]
     fn list_of_returned_blocks_never_grows() {
-        let mut fresh = Fresh::all(1000).unwrap();
+        let mut fresh = UncommittedBlocks::all(1000).unwrap();
         let room = fresh.returned.capacity();
         assert!(room >= 1000 && fresh.len() == 1000);
         let all: Vec<u32> = core::iter::from_fn(|| fresh.pop()).collect();

@@ -20,7 +20,7 @@ use crate::region::Class;
 use crate::sync::Mutex;
 use crate::sync::Rank;
 use crate::sync::fork::ForkLock;
-use crate::table::{SweepGroup, Table, Which};
+use crate::table::{DrainScope, SweepGroup, Table};
 use crate::test_round::{TestRound, table};
 use crate::tracepoints::Operation;
 use crate::{Cpus, Fork, on_cpu};
@@ -32,12 +32,12 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 
 /// A command to a thread: its CPU from now on, the operation to begin if the thread is idle, and whether the thread
 /// continues as the child of a fork.
-type Told = (u32, Op, bool);
+type ThreadCommand = (u32, Op, bool);
 /// A thread's report: true if its operation has ended.
-type Said = bool;
+type ThreadReport = bool;
 
 std::thread_local! {
-    static GATE: RefCell<Option<(Sender<Said>, Receiver<Told>)>> = const { RefCell::new(None) };
+    static GATE: RefCell<Option<(Sender<ThreadReport>, Receiver<ThreadCommand>)>> = const { RefCell::new(None) };
 }
 
 /// Waits until the script continues this thread. Threads outside a script pass the gate.
@@ -123,7 +123,7 @@ impl Code {
             Op::Drain => layer.drain(&self.supplier, 0..self.table.cpus().count()),
             Op::Reap => {
                 drop(layer);
-                self.table.sweep(0..self.table.cpus().count(), Which::Idle, |group| group == GROUP);
+                self.table.sweep(0..self.table.cpus().count(), DrainScope::Idle, |group| group == GROUP);
                 gate();
                 self.layer().reap_swept(&self.supplier);
             }
@@ -306,7 +306,7 @@ impl Dice {
 }
 
 /// A thread of the script, from its first operation to the end of the script.
-fn play(code: &Code, thread: usize, say: Sender<Said>, told: Receiver<Told>) {
+fn play(code: &Code, thread: usize, say: Sender<ThreadReport>, told: Receiver<ThreadCommand>) {
     GATE.set(Some((say, told)));
     let next = || GATE.with_borrow(|gate| gate.as_ref().and_then(|(_, told)| told.recv().ok()));
     while let Some((cpu, op, child)) = next() {

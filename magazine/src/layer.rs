@@ -53,8 +53,8 @@ use crate::region::Class;
 pub use crate::round::Round;
 use crate::sync::fork::ForkLock;
 use crate::sync::{Counter, FirstPanic, Fixed, Rank, assert_unlocked, planted, tell};
-use crate::table::{SweepGroup, Table, Taken, Which};
-use crate::tracepoints::{Operation, Step, What};
+use crate::table::{DrainScope, DrainedRounds, SweepGroup, Table};
+use crate::tracepoints::{Operation, OperationKind, Step};
 use crate::tuning::Tuning;
 use core::ops::Range;
 use core::ptr::NonNull;
@@ -283,7 +283,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
     /// Starts an operation of this layer.
     #[inline]
     #[doc(hidden)]
-    pub fn operation(&self, what: What) -> Operation<'_> {
+    pub fn operation(&self, what: OperationKind) -> Operation<'_> {
         Operation::of(self.table.tracepoints(), what, &self.name)
     }
 
@@ -413,7 +413,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
     #[cold]
     #[inline(never)]
     fn alloc_new(&self, supplier: &impl Supplier<R>) -> Option<R> {
-        self.alloc_slow(&self.operation(What::Alloc), supplier)
+        self.alloc_slow(&self.operation(OperationKind::Alloc), supplier)
     }
 
     /// Allocates after a miss: takes a magazine from the depot or the supplier. The caller gets one round of the
@@ -463,7 +463,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
         planted!("a partly pushed batch counts as pushed" => let pushed = true);
         if !pushed {
             busy = true;
-            self.put_away(op, supplier, node, &mut magazine);
+            self.put_in_depot(op, supplier, node, &mut magazine);
         }
         if busy {
             self.counts.busy.add(1);
@@ -499,7 +499,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
     #[cold]
     #[inline(never)]
     fn free_new(&self, supplier: &impl Supplier<R>, round: R) {
-        self.free_slow(&self.operation(What::Free), supplier, round);
+        self.free_slow(&self.operation(OperationKind::Free), supplier, round);
     }
 
     /// Frees after a miss: the stack gets more places, or gives a magazine away.
@@ -521,7 +521,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
             let popped = self.pop_batch(node, self.config.capacity, &mut magazine);
             planted!("a magazine popped from a stack is lost" => magazine = Magazine::new());
             if popped {
-                self.put_away(op, supplier, node, &mut magazine);
+                self.put_in_depot(op, supplier, node, &mut magazine);
                 inject_yield();
             }
             // SAFETY: this layer is alive.
@@ -544,7 +544,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
         }
         let has = top.rounds() == [round.into_raw()];
         if !self.push_all(op, node, top.rounds()) {
-            self.put_away(op, supplier, node, &mut top);
+            self.put_in_depot(op, supplier, node, &mut top);
         }
         has
     }
@@ -561,7 +561,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
     // ---- magazines ----
 
     /// Puts a magazine into the depot. A magazine that is not full, or that the depot does not accept, is flushed.
-    fn put_away(
+    fn put_in_depot(
         &self,
         op: &Operation,
         supplier: &impl Supplier<R>,
@@ -599,9 +599,15 @@ impl<R: Round, M: Memory> Layer<R, M> {
     /// Cost: the lock of the table's drains and one fence, whatever the number of CPUs. Fast paths wait neither for the
     /// lock of drains nor for the fence.
     pub fn drain(&self, supplier: &impl Supplier<R>, cpus: Range<u32>) {
-        self.drain_in(&self.operation(What::Reclaim), supplier, cpus, Which::All);
+        self.drain_in(&self.operation(OperationKind::Reclaim), supplier, cpus, DrainScope::All);
     }
-    fn drain_in(&self, op: &Operation, supplier: &impl Supplier<R>, cpus: Range<u32>, which: Which) -> u64 {
+    fn drain_in(
+        &self,
+        op: &Operation,
+        supplier: &impl Supplier<R>,
+        cpus: Range<u32>,
+        which: DrainScope,
+    ) -> u64 {
         planted!("drain does nothing" => return 0);
         let mut rounds = 0;
         self.table.drain(cpus, which, self.classes(), |class, taken| {
@@ -613,7 +619,13 @@ impl<R: Round, M: Memory> Layer<R, M> {
         self.nodes.iter().map(NodeClass::class)
     }
     /// Gives the rounds that a drain took to the supplier. Returns the number of rounds.
-    fn give(&self, op: &Operation, supplier: &impl Supplier<R>, class: Class, taken: &mut Taken<'_>) -> u64 {
+    fn give(
+        &self,
+        op: &Operation,
+        supplier: &impl Supplier<R>,
+        class: Class,
+        taken: &mut DrainedRounds<'_>,
+    ) -> u64 {
         let Some(node) = self.nodes.iter().find(|node| node.class() == class) else { return 0 };
         let count = taken.len().into();
         tell!(op: Step::Drained { rounds: taken.len() });
@@ -630,12 +642,12 @@ impl<R: Round, M: Memory> Layer<R, M> {
 
     /// Gives the rounds of all CPUs and depots to the supplier.
     pub fn flush_all(&self, supplier: &impl Supplier<R>) {
-        self.flush_all_in(&self.operation(What::Reclaim), supplier);
+        self.flush_all_in(&self.operation(OperationKind::Reclaim), supplier);
     }
     /// Flushes like `flush_all`, inside an operation that found no memory elsewhere.
     #[doc(hidden)]
     pub fn flush_all_in(&self, op: &Operation, supplier: &impl Supplier<R>) {
-        self.drain_in(op, supplier, 0..self.cpus().count(), Which::All);
+        self.drain_in(op, supplier, 0..self.cpus().count(), DrainScope::All);
         planted!("a flush skips the depots" => return);
         self.empty_depots(op, supplier);
     }
@@ -659,7 +671,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
     pub fn drain_swept(&self, op: &Operation, supplier: &impl Supplier<R>) -> u64 {
         let (mut rounds, mut panics) = (0, FirstPanic::default());
         for class in self.classes() {
-            let give = |class, taken: &mut Taken<'_>| rounds += self.give(op, supplier, class, taken);
+            let give = |class, taken: &mut DrainedRounds<'_>| rounds += self.give(op, supplier, class, taken);
             panics.catch(|| self.table.collect(class, give));
         }
         panics.resume();
@@ -675,7 +687,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
     /// flushed.
     #[doc(hidden)]
     pub fn reap_swept(&self, supplier: &impl Supplier<R>) -> u64 {
-        let op = &self.operation(What::Reclaim).cold();
+        let op = &self.operation(OperationKind::Reclaim).cold();
         self.drain_swept(op, supplier) + self.end_interval(op, supplier)
     }
 
@@ -732,8 +744,8 @@ impl<R: Round, M: Memory> Layer<R, M> {
     /// Call `reap` at regular intervals (kernels use 10 to 20 s).
     pub fn reap(&self, supplier: &impl Supplier<R>) -> u64 {
         planted!("reap does nothing" => return 0);
-        let op = &self.operation(What::Reclaim).cold();
-        let idle = self.drain_in(op, supplier, 0..self.cpus().count(), Which::Idle);
+        let op = &self.operation(OperationKind::Reclaim).cold();
+        let idle = self.drain_in(op, supplier, 0..self.cpus().count(), DrainScope::Idle);
         idle + self.end_interval(op, supplier)
     }
     fn end_interval(&self, op: &Operation, supplier: &impl Supplier<R>) -> u64 {

@@ -160,7 +160,7 @@ pub use paths::{Path, Paths};
 #[doc(hidden)]
 pub use uslab_sync;
 
-pub use table::{Drains, SweepGroup, Table, TooSmall, Which};
+pub use table::{DrainScope, Drains, SweepGroup, Table, TooSmall};
 pub use tracepoints::Operation;
 #[doc(hidden)]
 pub use view::{CpuView, DepotView, LayerView, MagazineView};

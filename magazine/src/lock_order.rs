@@ -24,7 +24,7 @@ uslab_sync::ranks! {
         /// The magazines of a depot.
         Depot,
         /// The class numbers and committed parts of a table.
-        Making,
+        NumbersAndRooms,
         /// The slabs of a cache on one node.
         Node,
         /// The threads that are inside a cache that may be destroyed.

@@ -293,7 +293,7 @@ impl Region<'_> {
         let taken = self.taken(class);
         if taken > 0 {
             self.set_head(class, self.head(class) | u64::from(taken));
-            self.forget_taken(class);
+            self.clear_taken_note(class);
         }
     }
     /// Moves the rounds that drain `from` took to drain `to`, unless `from` has begun to give them away. The caller
@@ -322,7 +322,7 @@ impl Region<'_> {
         self.going_cell().with(|p| unsafe { *p })
     }
     /// Sets the pages that no operation can write before the decommit ends. The caller must hold the lock of drains.
-    pub(crate) fn set_going(&self, pages: &Pages) {
+    pub(crate) fn mark_pages_unwritable(&self, pages: &Pages) {
         // SAFETY: the caller holds the lock of drains, which protects the cell.
         self.going_cell().with_mut(|p| unsafe { *p = *pages });
     }
@@ -354,7 +354,7 @@ impl Region<'_> {
         if self.served_word(class).load(Relaxed) != 0 {
             self.served_word(class).store(0, Relaxed);
         }
-        self.forget_taken(class);
+        self.clear_taken_note(class);
     }
     /// Moves the operation count of an empty stack out of the stack's page, so that the page can be decommitted.
     pub(crate) fn set_aside(&self, class: Class) {
@@ -400,7 +400,7 @@ impl Region<'_> {
         if taken / OP == drain { (taken & LEN) as u32 } else { 0 }
     }
     /// Clears the note of taken rounds, because the rounds are being given away or are lost.
-    pub(crate) fn forget_taken(&self, class: Class) {
+    pub(crate) fn clear_taken_note(&self, class: Class) {
         // Relaxed: only the drain that took the rounds depends on the value.
         self.taken_word(class).store(0, Relaxed);
         tell!(self => "flushes the drained rounds");

@@ -82,9 +82,9 @@ use crate::sync::fork::{ForkLock, ForkMutex};
 use crate::sync::{AtomicU32, Counter, MODEL, Rank, UnsafeCell, planted, tell};
 use crate::tracepoints::{Operation, Step, Tracepoints};
 use core::ops::Range;
-pub(crate) use drain::Taken;
-pub use drain::{Drains, SweepGroup, Which};
-use giving::Giving;
+pub(crate) use drain::DrainedRounds;
+pub use drain::{DrainScope, Drains, SweepGroup};
+use giving::ActiveDrain;
 use layout::Layout;
 use std::sync::Arc;
 
@@ -140,7 +140,7 @@ impl Number {
 
 /// The class numbers and their rooms.
 #[derive(Debug)]
-struct Making {
+struct NumbersAndRooms {
     /// All smaller class numbers have a room.
     numbers: u32,
     /// Bytes of a region that rooms take up.
@@ -173,7 +173,7 @@ pub struct Table<M> {
     region: usize,
     numbers: Box<[Number]>,
     drains: ForkMutex<()>,
-    making: ForkMutex<Making>,
+    making: ForkMutex<NumbersAndRooms>,
     pub(crate) depots: Arc<DepotBudget>,
     done: Counter,
     refused: Counter,
@@ -283,7 +283,7 @@ impl<M: Memory> Table<M> {
             order: Counter::new(0),
             next: UnsafeCell::new(0),
         };
-        let making = Making {
+        let making = NumbersAndRooms {
             numbers: 1,
             used: STACKS.next_multiple_of(PAGE),
             parts: [0; PARTS],
@@ -298,7 +298,7 @@ impl<M: Memory> Table<M> {
             region,
             numbers: (0..CLASSES).map(number).collect(),
             drains: ForkMutex::new(Rank::Drains, ()),
-            making: ForkMutex::new(Rank::Making, making),
+            making: ForkMutex::new(Rank::NumbersAndRooms, making),
             depots,
             done: Counter::new(0),
             refused: Counter::new(0),
@@ -343,14 +343,14 @@ impl<M: Memory> Table<M> {
             planted!("a drain skips the words of inlined frees" => if words == Words::InlinedFrees {
                 continue;
             });
-            self.lead_away(words, cpu);
+            self.detach_cpu(words, cpu);
         }
         tell!(self => "detaches the region of CPU {cpu}");
     }
     /// The last step of a drain: points the words that are not closed to the CPU's region.
     fn put_back(&self, cpu: u32) {
         let open = Words::ALL.into_iter().filter(|words| self.closed[*words as usize].get() == 0);
-        open.for_each(|words| self.lead_back(words, cpu));
+        open.for_each(|words| self.reattach_cpu(words, cpu));
         tell!(self => "restores the region of CPU {cpu}");
     }
 
@@ -588,7 +588,7 @@ impl<M: Memory> Fork for Table<M> {
     unsafe fn locks(&self, rank: Rank, visit: &mut dyn FnMut(&dyn ForkLock)) {
         match rank {
             Rank::Drains => visit(&self.drains),
-            Rank::Making => visit(&self.making),
+            Rank::NumbersAndRooms => visit(&self.making),
             _ => {}
         }
     }
@@ -602,7 +602,7 @@ impl<M: Memory> Fork for Table<M> {
         for (class, number) in self.all() {
             // Rounds that drains of this thread give away stay with these drains. Stacks of running drains are closed
             // until the drains end.
-            let own = Giving::own(self.address(), class);
+            let own = ActiveDrain::own(self.address(), class);
             // SAFETY: the child of a fork has one thread.
             let drains = number.drains.with_mut(|p| unsafe { p.replace(own.clone().count() as u32) });
             // SAFETY: the child of a fork has one thread.
@@ -610,7 +610,7 @@ impl<M: Memory> Fork for Table<M> {
             planted!("drains of other threads survive a fork" => continue);
             if drains > 0 {
                 for region in self.used(0..self.cpus.count()) {
-                    planted!("a forked child loses drained rounds" => region.forget_taken(class));
+                    planted!("a forked child loses drained rounds" => region.clear_taken_note(class));
                     if own.clone().all(|number| region.taken_by(class, number) == 0) {
                         region.untake(class);
                     }

@@ -44,7 +44,7 @@ pub fn crowd<W: Send + Sync + 'static>(world: &Arc<W>, threads: usize, side: fn(
 /// Puts the thread on one of `cpus` CPUs, or on a CPU without a region. The thread migrates soon, and its restartable
 /// sequence is aborted at the migration.
 #[cfg(shuttle)]
-pub fn wander(cpus: u32) {
+pub fn migrate_between_cpus(cpus: u32) {
     use crate::sync::schedule::choose;
     let anywhere = || choose(2 * cpus as usize + 1) as u32 / 2;
     Script { cpu: anywhere(), at: choose(5) as u32, then: anywhere(), aborted: choose(2) == 1 }.install();

@@ -11,7 +11,7 @@
 //!
 //! With the feature `usdt`, each step is also a USDT probe, to which `perf`, `bpftrace` and gdb can attach in the
 //! running program. The probe's provider is `uslab`, its name is the step's name, and its arguments are the step's
-//! fields. Each operation begins with the probe `uslab:Operation`. The arguments of `uslab:Operation` are [`What`] as a
+//! fields. Each operation begins with the probe `uslab:Operation`. The arguments of `uslab:Operation` are [`OperationKind`] as a
 //! number, and the address and length of the name, which is not null-terminated. A probe costs a `nop`, and registers
 //! for its arguments.
 //!
@@ -34,7 +34,7 @@ const STEPS: usize = 64;
 /// The kind of an operation, in [`Observed::what`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum What {
+pub enum OperationKind {
     /// Allocates objects or pages.
     Alloc,
     /// Frees objects or pages.
@@ -142,7 +142,7 @@ steps! {
 #[non_exhaustive]
 pub struct Observed<'a> {
     /// The kind of operation.
-    pub what: What,
+    pub what: OperationKind,
     /// The CPU at the operation's start.
     pub cpu: u32,
     /// Name of the cache, or size of the page blocks; empty if the operation involves several.
@@ -172,7 +172,7 @@ pub struct Operation<'t> {
 #[derive(Debug)]
 struct Notes<'t> {
     tracepoints: &'t Tracepoints,
-    what: What,
+    what: OperationKind,
     cpu: u32,
     name: &'t str,
 }
@@ -204,7 +204,7 @@ impl<'t> Operation<'t> {
     /// Creates an operation at the lowest level, for the observers of `tracepoints`. Observers see `name`.
     #[inline]
     #[doc(hidden)]
-    pub fn of(tracepoints: &'t Tracepoints, what: What, name: &'t str) -> Self {
+    pub fn of(tracepoints: &'t Tracepoints, what: OperationKind, name: &'t str) -> Self {
         #[cfg(feature = "usdt")]
         probe::probe!(uslab, Operation, what, name.as_ptr(), name.len());
         Self::with(tracepoints.notes(what, name))
@@ -384,7 +384,7 @@ impl Tracepoints {
     }
 
     #[inline]
-    fn notes<'t>(&'t self, what: What, name: &'t str) -> Option<Notes<'t>> {
+    fn notes<'t>(&'t self, what: OperationKind, name: &'t str) -> Option<Notes<'t>> {
         self.observers.listen().then(|| Notes { tracepoints: self, what, cpu: self.cpus.current(), name })
     }
     fn show(&self, observed: &Observed<'_>) {
@@ -416,7 +416,7 @@ mod tests {
         Arc::new(Tracepoints::new(Cpus::simulated(4, 1).unwrap()))
     }
     fn operate(tracepoints: &Tracepoints, steps: &[Step]) {
-        let op = Operation::of(tracepoints, What::Free, "inode");
+        let op = Operation::of(tracepoints, OperationKind::Free, "inode");
         steps.iter().for_each(|step| op.note(*step));
     }
     /// Name, steps, number of lost steps, and whether more steps follow.
@@ -440,7 +440,7 @@ mod tests {
         let (observer, read) = written(&t);
         let steps = [Step::Full, Step::DepotContended, Step::DepotGiven];
         {
-            let op = Operation::of(&t, What::Free, "inode");
+            let op = Operation::of(&t, OperationKind::Free, "inode");
             steps.iter().for_each(|step| op.note(*step));
             assert!(read.try_recv().is_err(), "not before its end");
             on_cpu(0);
@@ -459,7 +459,7 @@ mod tests {
         let t = tracepoints();
         let (_observer, read) = written(&t);
         {
-            let op = Operation::of(&t, What::Reclaim, "");
+            let op = Operation::of(&t, OperationKind::Reclaim, "");
             for _ in 0..STEPS / 2 {
                 op.note(Step::Missed);
                 op.pause();

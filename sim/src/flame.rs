@@ -177,7 +177,7 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[inline(never)]
-    fn the_one_who_holds(cache: &uslab::KmemCache) -> uslab::Block<'_> {
+    fn leaking_function(cache: &uslab::KmemCache) -> uslab::Block<'_> {
         std::hint::black_box(cache.alloc_block(uslab::Gfp::KERNEL).unwrap())
     }
 
@@ -189,12 +189,12 @@ mod tests {
         let cache = uslab::KmemCache::builder("inode", 600).build_in(&subsystem).unwrap();
         subsystem.start_profile(1).unwrap();
         // The loop must not be unrolled, so that its call has a single address.
-        let held: Vec<_> = (0..std::hint::black_box(100)).map(|_| the_one_who_holds(&cache)).collect();
+        let held: Vec<_> = (0..std::hint::black_box(100)).map(|_| leaking_function(&cache)).collect();
         let profile = subsystem.profile();
         let (mut packed, mut folded) = (vec![], vec![]);
         profile.pprof(&mut packed).unwrap();
         profile.folded(|sample| sample.live.bytes, &mut folded).unwrap();
-        assert!(!String::from_utf8_lossy(&folded).contains("the_one_who_holds"));
+        assert!(!String::from_utf8_lossy(&folded).contains("leaking_function"));
         for content in [packed, folded] {
             let flame = Flame::parse("heap", &content).unwrap();
             let is_held = |stack: &&Stack| stack.frames[0] == "inode";
@@ -203,7 +203,7 @@ mod tests {
             };
             assert_eq!(stack.bytes, 60_000);
             let [.., outer, innermost] = &stack.frames[..] else { panic!("{stack:?}") };
-            assert!(innermost.ends_with("::the_one_who_holds"), "{stack:?}");
+            assert!(innermost.ends_with("::leaking_function"), "{stack:?}");
             assert!(
                 stack.frames.iter().any(|frame| frame.contains("function_names_are_read")),
                 "{outer}: {stack:?}"

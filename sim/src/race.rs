@@ -20,14 +20,14 @@ pub(crate) type Make<'m, 'c> = &'m (dyn Fn() -> Result<Held<'c>, AllocError> + S
 
 /// The result of a race.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Raced {
+pub(crate) struct RaceResult {
     /// The number of allocations and frees of all threads.
     operations: u64,
     /// The CPU time of the slowest thread, in nanoseconds.
     ns: f64,
 }
 
-impl Raced {
+impl RaceResult {
     /// Returns the operations per microsecond, of all threads together.
     pub(crate) fn per_us(self) -> f64 {
         self.operations as f64 * 1000.0 / self.ns.max(1.0)
@@ -41,7 +41,7 @@ pub(crate) fn race<'c>(
     operations: u64,
     seed: u64,
     make: Make<'_, 'c>,
-) -> Result<Raced, AllocError> {
+) -> Result<RaceResult, AllocError> {
     let count = cpus.len() as u32;
     let shared = Shared::<Held<'c>>::new(count);
     let one = |number: u32, cpu: usize| {
@@ -87,7 +87,7 @@ pub(crate) fn race<'c>(
         ended.collect::<Result<Vec<_>, _>>()
     })?;
     let longest = all.iter().map(|(took, ..)| *took).max().unwrap_or_default();
-    Ok(Raced { operations: all.iter().map(|(_, done, _)| done).sum(), ns: longest.as_nanos() as f64 })
+    Ok(RaceResult { operations: all.iter().map(|(_, done, _)| done).sum(), ns: longest.as_nanos() as f64 })
 }
 
 /// Waits briefly. Some calls yield the CPU, because the thread that is waited for may need it.

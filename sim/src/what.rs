@@ -14,7 +14,7 @@ const LOOKED_AT: usize = 4 << 20;
 
 /// The description of a file.
 #[derive(Debug, Serialize)]
-pub struct What {
+pub struct FileDescription {
     /// The path of the file.
     pub path: String,
     /// The kind of the file, in words.
@@ -27,7 +27,7 @@ pub struct What {
     pub notes: Vec<String>,
 }
 
-impl fmt::Display for What {
+impl fmt::Display for FileDescription {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}: {}\nmade by: {}", self.path, self.is, self.made)?;
         for command in &self.read_by {
@@ -117,7 +117,7 @@ const MAGICS: [Magic; 9] = [
     },
 ];
 
-impl What {
+impl FileDescription {
     fn new(path: &Path, is: &str, made: &str, read_by: &[&str]) -> Self {
         let shown = path.display().to_string();
         let read_by = read_by.iter().map(|command| command.replace("FILE", &shown)).collect();
@@ -145,7 +145,7 @@ impl What {
             Err(TraceError::Binary { .. }) => return Self::of_unpacked(path),
             Err(error) => return Err(error.into()),
         };
-        let text = beginning(source)?;
+        let text = read_beginning(source)?;
         let text = String::from_utf8_lossy(&text);
         if let Some(magic) = magic(text.to_lowercase().as_bytes()) {
             return Ok(Self::new(path, magic.is, magic.made, magic.read_by));
@@ -383,7 +383,7 @@ fn magic(head: &[u8]) -> Option<&'static Magic> {
 }
 
 /// Returns the first lines of a source.
-fn beginning(mut source: Source) -> Result<Vec<u8>, TraceError> {
+fn read_beginning(mut source: Source) -> Result<Vec<u8>, TraceError> {
     let mut text = vec![];
     if source.is_recorded() {
         return Ok(text);

@@ -13,7 +13,7 @@
 
 #[cfg(feature = "tracing")]
 use uslab_magazine::Path;
-pub use uslab_magazine::tracepoints::{Counts, Observed, Observer, Step, TooManyObservers, What};
+pub use uslab_magazine::tracepoints::{Counts, Observed, Observer, OperationKind, Step, TooManyObservers};
 
 /// An observer that emits a [`tracing`] event for each slow operation, with the target `uslab`. The level is `DEBUG` if
 /// the operation reached the pages or the system, else `TRACE`. The subscriber may allocate; the subscriber's

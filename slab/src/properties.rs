@@ -1,6 +1,8 @@
 //! Property tests with shadow models: the lists of a node, and caches on simulated CPUs.
 
-use crate::cache::node::{BANDS, Back, Closed, Node, NodeCount, ObjectIndex, State, Stays, Unlisted};
+use crate::cache::node::{
+    BANDS, Back, KeptOnFree, Node, NodeClosed, NodeCount, ObjectIndex, State, Unlisted,
+};
 use crate::geometry::{Geometry, OrderRule};
 use crate::memory::slab::{Constructed, Fill, ONE_BY_ONE};
 use crate::memory::slab_memory::SlabMemory;
@@ -234,7 +236,7 @@ impl Lists {
             self.node.free(
                 op,
                 &self.memory,
-                Stays { slabs: self.min_partial, objects: back },
+                KeptOnFree { slabs: self.min_partial, objects: back },
                 places.iter().copied(),
                 &mut unlisted,
                 |place| {
@@ -448,7 +450,7 @@ fn all_nodes_close_after_the_last_object_is_freed() {
         // SAFETY: the block is new, and only this test has it.
         unsafe {
             assert!(lists.memory.slab(slab).set_up(&Operation::new(), 2, Constructed::Together));
-            assert_eq!(node.add(&Operation::new(), &lists.memory, slab), Err(Closed));
+            assert_eq!(node.add(&Operation::new(), &lists.memory, slab), Err(NodeClosed));
         }
     }
     // SAFETY: the slab was allocated above, and is on no list.

@@ -68,7 +68,7 @@ impl Refusals {
 }
 
 /// Runs `operation`; returns `None` if an injected constructor failure panicked.
-fn unless_refused<R>(operation: impl FnOnce() -> R) -> Option<R> {
+fn catch_injected<R>(operation: impl FnOnce() -> R) -> Option<R> {
     match catch_panic(operation) {
         Ok(done) => Some(done),
         Err(panic) if panic.downcast_ref::<&str>() == Some(&CONSTRUCTOR_PANIC) => None,

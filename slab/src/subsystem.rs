@@ -33,7 +33,7 @@ use std::io;
 use std::sync::Arc;
 use uslab_buddy::PageAllocator;
 use uslab_magazine::Cpus;
-use uslab_magazine::tracepoints::What;
+use uslab_magazine::tracepoints::OperationKind;
 
 /// A page allocator, the caches on its pages, and kmalloc. See the [module](self).
 ///
@@ -142,7 +142,7 @@ impl Subsystem {
 
     /// Shrinks every cache, and unmaps the freed mappings that are [kept](crate::huge). Returns the number of slabs freed.
     pub fn shrink(&self) -> usize {
-        self.core.shrink(&self.core.operation(What::Reclaim))
+        self.core.shrink(&self.core.operation(OperationKind::Reclaim))
     }
     /// Ends a reaping interval of every cache's magazines, of the per-CPU pages and of [freed mappings](crate::huge).
     /// Returns the number of objects flushed.

@@ -155,7 +155,7 @@ impl Section {
     /// Returns the instructions from the abort address to the start of the section, in the order in which they run, and
     /// the restart label's address: the target of the first jump. The instructions before that jump run only after an
     /// abort; the instructions from the restart label on also run without one.
-    fn way_back(&self) -> (Vec<Instruction>, usize) {
+    fn abort_path(&self) -> (Vec<Instruction>, usize) {
         let (mut way, mut restart, mut ip) = (vec![], None, self.abort);
         while ip != self.code.start {
             let instruction = Instruction::at(ip);
@@ -177,12 +177,12 @@ impl Section {
 
     /// Returns the label where the section starts, and where it runs again after an abort.
     pub(crate) fn restart(&self) -> usize {
-        self.way_back().1
+        self.abort_path().1
     }
 
     /// Returns all instructions from the restart label on.
     fn whole(&self) -> Vec<Instruction> {
-        let (way, restart) = self.way_back();
+        let (way, restart) = self.abort_path();
         let ahead = way.into_iter().filter(|one| (restart..self.code.start).contains(&one.ip()));
         ahead.chain(self.instructions.iter().copied()).collect()
     }
@@ -226,7 +226,7 @@ impl Section {
 
     /// Returns the description that a proof needs.
     fn json(&self) -> Value {
-        let (way_back, restart) = self.way_back();
+        let (abort_path, restart) = self.abort_path();
         let Operands { kind, area, words, stack, rounds, count } = self.operands();
         let name = processor::name;
         let mut operands = json!({
@@ -245,7 +245,7 @@ impl Section {
             "kind": format!("{kind:?}"),
             "operands": operands,
             "form": self.form(),
-            "way_back": way_back.iter().map(Instruction::json).collect::<Vec<_>>(),
+            "way_back": abort_path.iter().map(Instruction::json).collect::<Vec<_>>(),
             "code": self.instructions.iter().map(Instruction::json).collect::<Vec<_>>(),
         })
     }
@@ -324,10 +324,10 @@ impl Section {
             }
             _ => false,
         };
-        let (mut survive, (way_back, _)) = (0, self.way_back());
-        for (i, instruction) in way_back.iter().chain(before).enumerate() {
+        let (mut survive, (abort_path, _)) = (0, self.abort_path());
+        for (i, instruction) in abort_path.iter().chain(before).enumerate() {
             let mut effect = self.effect(instruction);
-            if i < way_back.len() && instruction.is_of_a_counter() {
+            if i < abort_path.len() && instruction.is_of_a_counter() {
                 effect.may_write.retain(|place| !matches!(place, Place::Memory(_)));
             }
             for place in effect.may_write.iter().filter(|place| live.contains(place)) {

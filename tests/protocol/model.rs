@@ -1447,10 +1447,10 @@ impl Protocol {
     /// Returns the state with values cleared that no step will read.
     pub(crate) fn without_garbage(&self, state: &State) -> State {
         let mut s = *state;
-        self.forget_garbage(&mut s);
+        self.clear_unread(&mut s);
         s
     }
-    fn forget_garbage(&self, s: &mut State) {
+    fn clear_unread(&self, s: &mut State) {
         for cpu in 0..CPUS {
             let mut used = s.regions[cpu].len.max(s.regions[cpu].taken);
             for t in s.threads.iter().filter(|t| usize::from(t.at) == cpu) {

@@ -186,11 +186,11 @@ fn each_design_replays_the_trace_without_violation() {
         let operations: u64 = paths.values().map(|n| n.as_u64().expect("a number")).sum();
         assert!(operations > 570_000, "{}: {operations}", run["design"]);
     }
-    same_slabs_by_the_same_paths(&runs[0], &runs[1]);
+    assert_equal_slabs_and_paths(&runs[0], &runs[1]);
 }
 
 /// Checks that the shipping allocator and its model have the same slabs, and the same counts by path.
-fn same_slabs_by_the_same_paths(shipping: &Value, model: &Value) {
+fn assert_equal_slabs_and_paths(shipping: &Value, model: &Value) {
     let moments = |run: &Value| {
         let moments = run["moments"].as_array().expect("moments").clone();
         // The two use different pages, because the allocator has some for itself.

@@ -87,7 +87,7 @@ fn replays_of_whole_traces_match_their_kernels() {
         assert_eq!(kernel.objects_abs_error, number(&sum["abs_err_corrected"]), "{name}");
         assert_eq!(kernel.objects_exact, number(&sum["exact_corrected"]), "{name}");
         assert_eq!(Some(kernel.objects_ours), sum["sum_corrected"].as_i64(), "{name}");
-        kernel.rows.iter().for_each(|row| true_cause(&name, row));
+        kernel.rows.iter().for_each(|row| assert_known_cause(&name, row));
         println!(
             "{name}: {} events, {compared} numbers equal; objects {:+} there, {:+} here; slabs {:+} there, {:+} here, \
              absolute error {}",
@@ -104,7 +104,7 @@ fn replays_of_whole_traces_match_their_kernels() {
 /// Checks two caches whose difference has a known cause in every Linux kernel, because their events are missing. Nodes
 /// of maple trees are allocated in bulk, and objects of `kernfs_fop_open` are freed by `kfree_rcu`.
 #[track_caller]
-fn true_cause(trace: &str, row: &KernelRow) {
+fn assert_known_cause(trace: &str, row: &KernelRow) {
     let difference = row.objects[1] - row.objects[0];
     assert_eq!(row.cause.is_some(), difference != 0, "{trace}: {row:?}");
     match row.cache.as_str() {
@@ -124,7 +124,7 @@ fn true_cause(trace: &str, row: &KernelRow) {
 fn mismatch_cause_below_the_kernel_table_is_true() {
     let report = replay(None, &Options::default());
     let kernel = report.against_kernel.as_ref().expect("its tables are bundled");
-    kernel.rows.iter().for_each(|row| true_cause("bundled", row));
+    kernel.rows.iter().for_each(|row| assert_known_cause("bundled", row));
     let causes: Vec<_> =
         kernel.rows.iter().filter_map(|row| Some((row.cache.as_str(), row.cause?))).collect();
     assert_eq!(causes, [("kmalloc-96", Cause::FreedWithoutEvent), ("kmalloc-64", Cause::CpuSlabs)]);

@@ -66,7 +66,7 @@ fn each_object_of_a_shown_slab_has_a_place() {
     let (_, stream) = bundled();
     let machine = Machine::new(&stream).unwrap();
     let mut engine = Engine::new(Shipping::on(&machine), &stream);
-    let steps = engine.run_and_tell(stream.operations / 3).unwrap();
+    let steps = engine.run_with_steps(stream.operations / 3).unwrap();
     let shown: Vec<u32> = (0..stream.caches.len() as u32).collect();
     let view = engine.view(steps, &shown);
     assert!(view.shown.len() > 50 && !view.steps.is_empty());
@@ -114,7 +114,7 @@ fn webassembly_snapshot_equals_a_native_run() {
     ascending.sort_unstable();
     let mut expected = std::collections::BTreeMap::new();
     for at in ascending {
-        let steps = engine.run_and_tell(at).unwrap();
+        let steps = engine.run_with_steps(at).unwrap();
         expected
             .entry(at)
             .or_insert_with(|| format!("{:016x}", hash(text(&engine.view(steps, &shown)).as_bytes())));
@@ -159,7 +159,7 @@ impl Visitor for Hashes<'_> {
         let mut engine = Engine::new(design, stream);
         let moments = (0..stream.operations).step_by(every).chain([stream.operations]);
         let hashes = moments.map(|at| {
-            let steps = engine.run_and_tell(at).unwrap();
+            let steps = engine.run_with_steps(at).unwrap();
             let view = engine.view(steps, shown);
             what_is_held_is_counted_listed_and_drawn_alike(&view);
             (at, format!("{:016x}", hash(text(&view).as_bytes())))
@@ -259,7 +259,7 @@ fn snapshot_json_equals_the_view_of_a_run() {
         fn visit<D: Design>(self, design: D) -> Self::Out {
             let mut engine = Engine::new(design, self.0);
             let view = |at| {
-                let steps = engine.run_and_tell(at).unwrap();
+                let steps = engine.run_with_steps(at).unwrap();
                 serde_json::to_value(engine.view(steps, self.1)).unwrap()
             };
             [0, 70_000, 70_001].map(view).into()

@@ -77,7 +77,7 @@ fn quick_runs_pass_with_both_mechanisms_with_and_without_faults() {
 }
 
 /// Returns the report of a run in which, after some frees, `harm` misuses an object of the cache called `cache`.
-fn sabotaged(cache: &'static str, harm: fn(&uslab::KmemCache, std::ptr::NonNull<u8>)) -> Report {
+fn run_with_misuse(cache: &'static str, harm: fn(&uslab::KmemCache, std::ptr::NonNull<u8>)) -> Report {
     let frees = Counter::new(0);
     let saboteur: Saboteur = Arc::new(move |freed_to, object| {
         if freed_to.name() == cache {
@@ -115,7 +115,7 @@ fn told(report: &Report, whats: &[&str]) {
 fn double_free_is_found_and_reported_with_the_objects_history() {
     // SAFETY: unsound on purpose: the object was freed before, and the run must find the second free. The object's
     // memory stays mapped.
-    let report = sabotaged("built-64", |cache, object| unsafe { cache.free(object) });
+    let report = run_with_misuse("built-64", |cache, object| unsafe { cache.free(object) });
     told(&report, &["a free object was written to", "an object in use was overwritten", "double free"]);
     let page = report.page();
     assert!(
@@ -131,7 +131,7 @@ fn double_free_is_found_and_reported_with_the_objects_history() {
 fn write_after_free_is_found_by_the_next_owner() {
     // SAFETY: unsound on purpose: the object is free or has another owner, and the run must find the write. The
     // object's memory stays mapped, because no page is returned to the system under these workloads.
-    let report = sabotaged("magazine-3", |_, object| unsafe { object.add(90).write_volatile(1) });
+    let report = run_with_misuse("magazine-3", |_, object| unsafe { object.add(90).write_volatile(1) });
     told(
         &report,
         &["magazine-3: byte 90 of a free object was written to", "of an object in use was overwritten"],
@@ -141,7 +141,7 @@ fn write_after_free_is_found_by_the_next_owner() {
 
 #[test]
 fn census_reports_a_leaked_object() {
-    let report = sabotaged("raw-64", |cache, _| _ = cache.alloc(Gfp::KERNEL));
+    let report = run_with_misuse("raw-64", |cache, _| _ = cache.alloc(Gfp::KERNEL));
     told(&report, &["objects: threads hold"]);
     let story = &report.violations[0];
     assert!(story.what.starts_with("census of round 1: cache raw-64: "), "{}", report.page());

@@ -66,7 +66,7 @@ type Fixed = FixedPool<Stack>;
 fn public_types_have_exactly_the_documented_auto_traits() {
     let wrong = table! {
         // --- uslab_magazine
-        "numbers and settings" => YES YES: magazine::Config, magazine::DepotBudget, magazine::Drains, magazine::SweepGroup, magazine::TooSmall, magazine::Which, magazine::Words, magazine::Stats, magazine::Cpus,
+        "numbers and settings" => YES YES: magazine::Config, magazine::DepotBudget, magazine::Drains, magazine::SweepGroup, magazine::TooSmall, magazine::DrainScope, magazine::Words, magazine::Stats, magazine::Cpus,
             magazine::Mechanism, magazine::BadCpus, magazine::Script, magazine::Path, magazine::Paths, sync::Rank,
             magazine::uslab_sync::Rank;
         "what threads share it for; its rounds are `Send`" => YES YES: magazine::Layer<TestRound>;
@@ -78,7 +78,7 @@ fn public_types_have_exactly_the_documented_auto_traits() {
         "copies of numbers, as `Vec`" => YES YES: magazine::LayerView<u8>, magazine::CpuView<u8>, magazine::DepotView<u8>,
             magazine::MagazineView<u8>;
         "one operation's own notes, in cells" => YES NO: magazine::Operation<'static>;
-        "what an operation shows, which is its own" => YES YES: observe::Step, observe::What, observe::Counts,
+        "what an operation shows, which is its own" => YES YES: observe::Step, observe::OperationKind, observe::Counts,
             observe::TooManyObservers, observe::Observed<'static>;
         "functions that are `Send + Sync`" => YES YES: observe::Observer, magazine::tracepoints::Tracepoints,
             sync::observers::Observers<dyn Fn() + Send + Sync>;
@@ -95,7 +95,7 @@ fn public_types_have_exactly_the_documented_auto_traits() {
         "a cell" => NO NO: sync::UnsafeCell<Rc<u8>>;
 
         // --- uslab_buddy
-        "numbers, names and settings" => YES YES: buddy::Census, buddy::Violation, buddy::census::Broken, buddy::PageConfig,
+        "numbers, names and settings" => YES YES: buddy::Census, buddy::Violation, buddy::census::BrokenInvariant, buddy::PageConfig,
             buddy::Corruption, buddy::Limit, buddy::AllocError, buddy::PageError, buddy::faults::Point,
             buddy::faults::Call<'static>, buddy::faults::Rule, buddy::faults::BadRule, buddy::faults::Tally, buddy::Kind,
             buddy::State, buddy::Link, buddy::Gfp, buddy::MigrateType, buddy::ZoneKind, buddy::BuddyInfo, buddy::ZoneInfo,
@@ -139,7 +139,7 @@ fn public_types_have_exactly_the_documented_auto_traits() {
         "reaches nothing without its hive" => YES YES: objects::Key<Rc<u8>>;
 
         // --- uslab::handle
-        "numbers" => YES YES: Handle, HandleError, Generations, WrapPolicy, Taken;
+        "numbers" => YES YES: Handle, HandleError, Generations, WrapPolicy, IdConflict;
         "objects are built where `T: Send + Sync`" => YES YES: HandleCache<u8>, Held<'static, u8>;
         "as `Vec`" => YES YES: HandleTable<u8>, SlotMap<u8>, PackedArray<u8>, StableIds<u8>;
         "as `Vec`" => YES NO: HandleTable<Cell<u8>>, SlotMap<Cell<u8>>, PackedArray<Cell<u8>>, StableIds<Cell<u8>>;

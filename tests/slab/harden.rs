@@ -38,7 +38,7 @@ fn bytes(memory: NonNull<u8>, size: usize) -> &'static mut [u8] {
 ///
 /// # Safety
 /// The byte must be readable and writable.
-unsafe fn spoil(byte: NonNull<u8>) {
+unsafe fn flip_byte(byte: NonNull<u8>) {
     // SAFETY: the caller guarantees that the byte may be read and written.
     unsafe { byte.write(!byte.read()) }
 }
@@ -66,7 +66,7 @@ fn canaries_and_slab_debug_work_together() {
                 // SAFETY: the objects were allocated above, and each is freed once; the write after one of them is the
                 // error under test.
                 unsafe {
-                    spoil(all[round].add(64));
+                    flip_byte(all[round].add(64));
                     all.into_iter().for_each(|object| cache.free(object));
                 }
                 assert_eq!(kinds(&heard), [behind], "{rules} {harden:?}");
@@ -95,7 +95,7 @@ fn canaries_and_slab_debug_work_together() {
                     malloc.free_sized(other, layout(size + 3));
                     assert_eq!(kinds(&heard), [], "{size} {rules} {harden:?}");
                     if (20..=5000).contains(&size) {
-                        spoil(third.add(malloc.usable_size(third)));
+                        flip_byte(third.add(malloc.usable_size(third)));
                         malloc.free(third);
                         assert_eq!(kinds(&heard), [behind], "{size} {rules} {harden:?}");
                     } else {
@@ -280,7 +280,7 @@ fn write_between_two_objects_is_reported_when_either_is_freed() {
         };
         before.into_iter().for_each(&mut free);
         // SAFETY: the write is the error under test.
-        unsafe { spoil(pair[1].sub(1)) };
+        unsafe { flip_byte(pair[1].sub(1)) };
         assert_eq!(kinds(&heard), []);
         free(names);
         let said = heard.take();
@@ -299,7 +299,7 @@ fn write_between_two_objects_is_reported_when_either_is_freed() {
     assert_eq!(fourth.addr().get() - third.addr().get(), stride);
     // SAFETY: the writes are the error under test, within the slab; each object is freed once.
     unsafe {
-        spoil(fourth.sub(3));
+        flip_byte(fourth.sub(3));
         alone.free(fourth);
     }
     assert_eq!(kinds(&heard), [CorruptionKind::Overflow]);
@@ -1084,7 +1084,7 @@ fn write_past_an_object_is_reported_when_it_grows_in_place() {
         // SAFETY: the memory was allocated above, and is freed once; the write is the error under test, still inside
         // the stride.
         unsafe {
-            spoil(memory.add(100));
+            flip_byte(memory.add(100));
             let moved = match sized {
                 true => malloc.realloc_sized(memory, layout(100), 104, Gfp::KERNEL),
                 false => malloc.realloc(memory, 104),

@@ -342,9 +342,9 @@ fn reserved_addresses_are_released_only_within_the_limit() {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
     let taken = statm.split(' ').next().unwrap().parse::<u64>().unwrap() * 4096;
     setrlimit(Resource::RLIMIT_AS, taken + 10 * MIB as u64, 1 << 62).unwrap();
-    assert!(alloc(30).is_err() && !subsystem.pages().gave_up_addresses(), "30 MiB beside 40 of 64");
+    assert!(alloc(30).is_err() && !subsystem.pages().has_unmapped_pages(), "30 MiB beside 40 of 64");
     let more = alloc(15).unwrap();
-    assert!(subsystem.pages().gave_up_addresses(), "15 MiB, where there are addresses for 10");
+    assert!(subsystem.pages().has_unmapped_pages(), "15 MiB, where there are addresses for 10");
     drop((held, more));
     subsystem.shrink();
     assert_eq!(charged(&subsystem), 0);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 use uslab::magazine::tracepoints::MAX_OBSERVERS;
 use uslab::magazine::{Mechanism, Path, on_cpu};
-use uslab::observe::{Counts, Step, What};
+use uslab::observe::{Counts, OperationKind, Step};
 use uslab::{Config, Gfp, KmemCache, Subsystem};
 use uslab_magazine::sync::{Counter, Mutex};
 
@@ -45,7 +45,7 @@ fn observed_operations_add_up_to_the_counters() {
                 _ => {}
             }
         }
-        if name == "inode" && what != What::Reclaim && !more {
+        if name == "inode" && what != OperationKind::Reclaim && !more {
             *paths.entry(path).or_insert(0_u64) += 1;
         }
     }

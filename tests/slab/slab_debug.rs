@@ -529,11 +529,11 @@ fn traced() {
 }
 
 #[inline(never)]
-fn the_one_who_allocates(cache: &KmemCache) -> NonNull<u8> {
+fn allocating_function(cache: &KmemCache) -> NonNull<u8> {
     std::hint::black_box(cache.alloc(Gfp::KERNEL).unwrap())
 }
 #[inline(never)]
-fn the_one_who_frees(cache: &KmemCache, object: NonNull<u8>) {
+fn freeing_function(cache: &KmemCache, object: NonNull<u8>) {
     // SAFETY: each caller frees an object of this cache once.
     unsafe { cache.free(std::hint::black_box(object)) };
     std::hint::black_box(cache);
@@ -543,15 +543,15 @@ fn the_one_who_frees(cache: &KmemCache, object: NonNull<u8>) {
 fn double_free_is_reported_with_its_allocation_and_free_stacks() {
     let (subsystem, reports) = listening("FU");
     let cache = built(&subsystem, SlabDebug::empty());
-    let object = the_one_who_allocates(&cache);
-    the_one_who_frees(&cache, object);
-    the_one_who_frees(&cache, object);
+    let object = allocating_function(&cache);
+    freeing_function(&cache, object);
+    freeing_function(&cache, object);
     let heard = reports.take();
     let [(CorruptionKind::DoubleFree, _, report)] = &heard[..] else { panic!("{heard:?}") };
     let parts: Vec<_> =
         ["\nAllocated:", "\nFreed:", "\nNoticed by"].map(|part| report.find(part).unwrap()).into();
-    let allocated = report.find("the_one_who_allocates").unwrap();
-    let freed: Vec<_> = report.match_indices("the_one_who_frees").map(|(at, _)| at).collect();
+    let allocated = report.find("allocating_function").unwrap();
+    let freed: Vec<_> = report.match_indices("freeing_function").map(|(at, _)| at).collect();
     assert!(parts[0] < allocated && allocated < parts[1], "{report}");
     assert!(freed.len() >= 2 && parts[1] < freed[0] && *freed.last().unwrap() > parts[2], "{report}");
 }
@@ -560,13 +560,13 @@ fn double_free_is_reported_with_its_allocation_and_free_stacks() {
 fn objects_in_use_are_listed_by_call_stack() {
     let (subsystem, _) = listening("U,inode");
     let cache = built(&subsystem, SlabDebug::empty());
-    let mut held: Vec<_> = (0..std::hint::black_box(30)).map(|_| the_one_who_allocates(&cache)).collect();
+    let mut held: Vec<_> = (0..std::hint::black_box(30)).map(|_| allocating_function(&cache)).collect();
     held.push(cache.alloc(Gfp::KERNEL).unwrap());
     let traces = cache.alloc_traces();
     let counts: Vec<_> = traces.0.iter().map(|trace| trace.count).collect();
     assert_eq!((counts, cache.free_traces().0.len()), (vec![30, 1], 0));
     assert!(traces.to_string().starts_with("     30 waste=0 age="), "{traces}");
-    assert!(traces.0[0].stack.to_string().contains("the_one_who_allocates"), "{traces}");
+    assert!(traces.0[0].stack.to_string().contains("allocating_function"), "{traces}");
     assert!(traces.0[0].cpus.iter().eq(&[0]));
     // As JSON, each trace is a row with the same data as the text.
     let json = serde_json::to_value(&traces).unwrap();
@@ -582,15 +582,15 @@ fn objects_in_use_are_listed_by_call_stack() {
         let shown: String = functions.iter().map(|name| format!("  {name}\n")).collect();
         assert_eq!(shown, trace.stack.to_string());
     }
-    assert!(json[0]["stack"].to_string().contains("the_one_who_allocates"), "{json}");
-    held.into_iter().for_each(|object| the_one_who_frees(&cache, object));
+    assert!(json[0]["stack"].to_string().contains("allocating_function"), "{json}");
+    held.into_iter().for_each(|object| freeing_function(&cache, object));
     assert!(cache.alloc_traces().0.is_empty());
     let again = cache.alloc(Gfp::KERNEL).unwrap();
     let frees = cache.free_traces();
-    assert!(frees.0.len() == 1 && frees.to_string().contains("the_one_who_frees"), "{frees}");
+    assert!(frees.0.len() == 1 && frees.to_string().contains("freeing_function"), "{frees}");
     let json = serde_json::to_value(&frees).unwrap();
-    assert!(json[0]["count"] == 1 && json[0]["stack"].to_string().contains("the_one_who_frees"), "{json}");
-    the_one_who_frees(&cache, again);
+    assert!(json[0]["count"] == 1 && json[0]["stack"].to_string().contains("freeing_function"), "{json}");
+    freeing_function(&cache, again);
 }
 
 /// Regression test: both threads could acquire the tag. A reaper also freed slabs that were being checked.

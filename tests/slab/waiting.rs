@@ -1438,7 +1438,7 @@ fn waiter_gets_deferred_objects_after_their_readers_leave() {
 }
 
 /// Waits until a waiter has joined, which sleeps or will soon sleep.
-fn asleep(cache: &KmemCache) {
+fn wait_until_asleep(cache: &KmemCache) {
     until(|| cache.info().waiting == 1);
     std::thread::sleep(Duration::from_millis(20));
 }
@@ -1452,7 +1452,7 @@ fn sleeping_waiter_gets_objects_deferred_after_it_fell_asleep() {
     let (cache, objects) = at_the_limit(&subsystem);
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| cache.acquire_timeout(Gfp::KERNEL, LONG).map(|object| object.addr()));
-        asleep(&cache);
+        wait_until_asleep(&cache);
         // SAFETY: the object was allocated above, is freed once, and is not read afterwards.
         unsafe { cache.free_deferred(objects[0]) };
         assert_eq!(waiter.join().unwrap(), Ok(objects[0].addr()));
@@ -1490,7 +1490,7 @@ fn waiter_for_an_account_gets_deferred_memory_of_its_other_caches() {
                 scope.spawn(wait)
             } else {
                 let waiter = scope.spawn(wait);
-                asleep(&cache);
+                wait_until_asleep(&cache);
                 give_up();
                 waiter
             };

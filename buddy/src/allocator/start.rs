@@ -53,7 +53,7 @@ impl PageAllocator {
             let apart = limit.saturating_mul(2).checked_next_power_of_two();
             let growing = apart.and_then(|apart| Self::reserve(&config, pages as u64, Some(apart)));
             if let Some(growing) = growing {
-                growing.shared.see_limit(address_limit().map_or(has, |(_, has)| has));
+                growing.shared.record_foreign_bytes(address_limit().map_or(has, |(_, has)| has));
                 return Ok(growing);
             }
         }

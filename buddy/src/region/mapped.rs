@@ -227,8 +227,8 @@ fn limit_of(resource: Resource) -> Option<u64> {
     getrlimit(resource).ok().map(|(limit, _)| limit).filter(|limit| *limit != RLIM_INFINITY)
 }
 
-/// Implements [`region::own_limit`](super::own_limit). Reading a limit allocates nothing.
-pub(super) fn own_limit() -> Option<u64> {
+/// Implements [`region::process_limit`](super::process_limit). Reading a limit allocates nothing.
+pub(super) fn process_limit() -> Option<u64> {
     [Resource::RLIMIT_AS, Resource::RLIMIT_DATA].into_iter().filter_map(limit_of).min()
 }
 

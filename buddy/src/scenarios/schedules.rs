@@ -4,7 +4,7 @@ use super::world::{ONE, Owner, allocator_of, audit, free, two};
 use crate::{Gfp, Order, PageAllocator, Pfn};
 use uslab_magazine::sync::schedule::choose;
 use uslab_magazine::sync::{Arc, Mutex};
-use uslab_magazine::threads::{crowd, wander};
+use uslab_magazine::threads::{crowd, migrate_between_cpus};
 
 const PAGES: u32 = 16;
 const THREADS: usize = 4;
@@ -99,7 +99,7 @@ pub(super) fn per_cpu() {
     fn side(pages: &Arc<PageAllocator>, _: usize) {
         let mut held = vec![];
         for _ in 0..STEPS {
-            wander(2);
+            migrate_between_cpus(2);
             match choose(8) {
                 0..=2 => {
                     let order = [ONE, two()][choose(2)];

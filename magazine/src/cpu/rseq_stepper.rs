@@ -305,7 +305,7 @@ impl Steps {
 
 /// An event on the CPU while a section is interrupted.
 #[derive(Clone, Copy, Debug)]
-enum Meanwhile {
+enum Interruption {
     Nothing,
     /// A drain takes all stacks of the CPU.
     Drain,
@@ -323,7 +323,7 @@ enum Meanwhile {
 const CLASS: usize = 1;
 const OTHER: usize = 0;
 
-impl Meanwhile {
+impl Interruption {
     const ALL: [Self; 14] = [
         Self::Nothing,
         Self::Drain,
@@ -349,7 +349,7 @@ impl Meanwhile {
                 let cpus = 0..table.cpus().count();
                 table.drain(
                     cpus,
-                    Which::All,
+                    DrainScope::All,
                     classes.iter().copied(),
                     |_, taken| while taken.pop().is_some() {},
                 );
@@ -377,7 +377,7 @@ fn starts(world: &World, class: usize) -> Vec<State> {
                 (0..=len as usize).map(|i| (i > 0).then(|| round(first + i))).collect()
             };
             let at = |own: u64, other: u64| BOTH.map(|at| if at == class { own } else { other });
-            let look = Look {
+            let look = SectionState {
                 committed,
                 heads: at(7 * OP + len, 5 * OP + 3),
                 caps: at(cap.into(), 4).map(|cap| cap as u32),
@@ -420,7 +420,7 @@ fn expected(
     twin: &World,
     word: Word,
     state: &State,
-    meanwhiles: &[Meanwhile],
+    meanwhiles: &[Interruption],
     operation: Operation,
 ) -> Vec<(Outcome, State)> {
     twin.write(state);
@@ -443,14 +443,14 @@ fn expected(
     let behind = |start: State| {
         twin.write(&start);
         meanwhile.run(twin, word.cpu.unwrap_or(0));
-        let cpu = word.cpu.filter(|_| !matches!(meanwhile, Meanwhile::Away));
+        let cpu = word.cpu.filter(|_| !matches!(meanwhile, Interruption::Away));
         expected(twin, Word { cpu, ..word }, &twin.look(), later, operation)
     };
     starts.into_iter().flat_map(behind).collect()
 }
 
 /// All sections of the program, each interrupted at all of its instructions.
-struct Everywhere {
+struct AllSections {
     world: World,
     twin: World,
     steps: Steps,
@@ -459,14 +459,14 @@ struct Everywhere {
     pairs: u64,
 }
 
-impl Everywhere {
+impl AllSections {
     /// Asserts that the answer and the memory equal those of the portable body that runs once after the events.
     fn assert_expected(
         &mut self,
         got: Outcome,
         at: &str,
         (word, start, operation): (Word, &State, Operation),
-        meanwhiles: &[Meanwhile],
+        meanwhiles: &[Interruption],
     ) {
         let got = (got, self.world.look());
         let may_be = expected(&self.twin, word, start, meanwhiles, operation);
@@ -480,7 +480,7 @@ impl Everywhere {
     fn once(&mut self, copied: &Copied, case: (Word, &State, Operation)) {
         let (word, start, operation) = case;
         for instruction in &copied.section.instructions {
-            for meanwhile in Meanwhile::ALL {
+            for meanwhile in Interruption::ALL {
                 self.world.write(start);
                 let cpu = word.cpu.unwrap_or(0);
                 let run = || copied.run(&self.world, word.number, operation);
@@ -492,7 +492,7 @@ impl Everywhere {
             }
         }
     }
-    fn twice(&mut self, copied: &Copied, case: (Word, &State, Operation), meanwhiles: &[[Meanwhile; 2]]) {
+    fn twice(&mut self, copied: &Copied, case: (Word, &State, Operation), meanwhiles: &[[Interruption; 2]]) {
         let (word, start, operation) = case;
         let cpu = word.cpu.unwrap_or(0);
         let instructions = &copied.section.instructions;
@@ -529,7 +529,7 @@ fn interrupted_operation_takes_effect_after_the_interrupting_one() {
         let (world, twin) = (World::new(), World::new());
         let starts = BOTH.map(|class| starts(&world, class));
         let (cpus, spare) = (Word::cpus(&world), Word::spare(&world));
-        let mut all = Everywhere { world, twin, steps: Steps::default(), survived: 0, pairs: 0 };
+        let mut all = AllSections { world, twin, steps: Steps::default(), survived: 0, pairs: 0 };
         let (mut forms, mut missed) = (BTreeSet::new(), 0);
         for section in &sections {
             let copied = Copied::new(section);
@@ -548,8 +548,8 @@ fn interrupted_operation_takes_effect_after_the_interrupting_one() {
                     all.once(&copied, (*word, &starts[class][7], operation));
                     missed += 1;
                 }
-                let some = Meanwhile::ALL.into_iter().step_by(if full() { 1 } else { 5 });
-                let then = Meanwhile::ALL.into_iter().skip(1).step_by(if full() { 2 } else { 7 });
+                let some = Interruption::ALL.into_iter().step_by(if full() { 1 } else { 5 });
+                let then = Interruption::ALL.into_iter().skip(1).step_by(if full() { 2 } else { 7 });
                 let both: Vec<_> = some.flat_map(|one| then.clone().map(move |two| [one, two])).collect();
                 let few = if full() { 5 } else { 17 };
                 for start in starts[class].iter().rev().step_by(few).filter(|_| whole) {

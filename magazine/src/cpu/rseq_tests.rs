@@ -14,7 +14,7 @@ use crate::memory::Heap;
 use crate::region::{Commit, LEN, LIMIT, OP, ROUND, Region};
 use crate::shadow;
 use crate::sync::{Arc, AtomicBool, Mutex, Ordering::Relaxed};
-use crate::table::{Table, Which};
+use crate::table::{DrainScope, Table};
 use crate::test_round::TestRound;
 use crate::tracepoints;
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -88,7 +88,7 @@ impl Operation {
 /// The part of a region that sections read or write. Rounds above the length are left out, because an aborted push may
 /// have written them.
 #[derive(Clone, Debug, Default, PartialEq)]
-struct Look {
+struct SectionState {
     committed: usize,
     heads: [u64; 2],
     caps: [u32; 2],
@@ -98,7 +98,7 @@ struct Look {
 
 #[derive(Clone, Debug, PartialEq)]
 struct State {
-    cpus: Vec<Look>,
+    cpus: Vec<SectionState>,
 }
 
 /// A table, its first and last class, and the data to copy and compare them.
@@ -143,7 +143,7 @@ impl World {
         self.lead(cpu, unsafe { self.table.spare_words().cast::<NonNull<u8>>().read() });
     }
     fn look(&self) -> State {
-        let look = |region: Region<'_>| Look {
+        let look = |region: Region<'_>| SectionState {
             committed: region.committed(),
             heads: self.classes.map(|class| region.head(class)),
             caps: self.classes.map(|class| region.cap(class)),
@@ -175,8 +175,11 @@ impl World {
         }
     }
     /// Asserts that sections wrote only the words in [`State`] and places above the stacks' lengths.
-    fn wrote_nothing_else(&self) {
-        let nothing = Look { places: BOTH.map(|_| vec![None; usize::from(REACH) + 1]), ..Look::default() };
+    fn assert_only_state_written(&self) {
+        let nothing = SectionState {
+            places: BOTH.map(|_| vec![None; usize::from(REACH) + 1]),
+            ..SectionState::default()
+        };
         self.write(&State { cpus: vec![nothing; self.cpus() as usize] });
         let (first, words) = (self.base(0), self.table.words_of(Words::Always));
         let fast_path = first.addr().get() - words.addr().get();
@@ -235,7 +238,7 @@ fn state(dice: &mut Dice, world: &World) -> State {
         let needed = BOTH.map(|at| if caps[at] > 0 { world.classes[at].end(caps[at] as u32) } else { 0 });
         let needed = needed.into_iter().max().unwrap_or(0);
         let wider = world.classes[dice.of(&BOTH)].end(dice.below(usize::from(REACH) + 1) as u32);
-        Look {
+        SectionState {
             committed: dice.of(&[needed, needed.max(wider), World::REGION]),
             heads: lens.map(|len| OP * dice.below(1 << 20) as u64 + len as u64),
             caps: caps.map(|cap| cap as u32),
@@ -247,8 +250,8 @@ fn state(dice: &mut Dice, world: &World) -> State {
 }
 
 /// Signals this thread every 40 us until the value is dropped.
-struct Storm(libc::timer_t);
-impl Storm {
+struct SignalStorm(libc::timer_t);
+impl SignalStorm {
     fn begin() -> Self {
         extern "C" fn nothing(_: libc::c_int) {}
         let action = SigAction::new(SigHandler::Handler(nothing), SaFlags::SA_RESTART, SigSet::empty());
@@ -269,7 +272,7 @@ impl Storm {
         }
     }
 }
-impl Drop for Storm {
+impl Drop for SignalStorm {
     fn drop(&mut self) {
         // SAFETY: the timer was created above and is deleted only once.
         unsafe { libc::timer_delete(self.0) };
@@ -372,7 +375,7 @@ fn restartable_sections_agree_with_the_portable_code() {
             }
             pin(me, &usable);
         });
-        let timer = Storm::begin();
+        let timer = SignalStorm::begin();
         let restarted = |n| aborts() >= aborts_before + n;
         while Instant::now() < deadline && (done < enough || !restarted(restarts)) {
             if done.is_multiple_of(8) {
@@ -414,7 +417,7 @@ fn restartable_sections_agree_with_the_portable_code() {
         drop(timer);
         stop.store(true, Relaxed);
     });
-    world.wrote_nothing_else();
+    world.assert_only_state_written();
     let restarts = aborts() - aborts_before;
     println!("{done} operations compared, {restarts} restarts");
     assert!(restarts > 0, "no section was ever restarted");
@@ -456,7 +459,7 @@ fn again(module: &str, name: &str, test: fn(), variable: Option<(&str, &str)>) {
 fn drain_issues_one_fence() {
     alone(module_path!(), "drain_issues_one_fence", || {
         let world = World::new();
-        let fences = |which: Which| {
+        let fences = |which: DrainScope| {
             let before = FENCES.get();
             let mut rounds = 0;
             world
@@ -469,12 +472,12 @@ fn drain_issues_one_fence() {
             assert_eq!(Operation::PushBatch(at, 3).in_rust(&world, cpu), Outcome::Push(true));
         };
         let all = || (0..world.cpus()).for_each(|cpu| BOTH.iter().for_each(|at| put(cpu, *at)));
-        assert_eq!(fences(Which::All), (0, 0), "no CPU was used");
+        assert_eq!(fences(DrainScope::All), (0, 0), "no CPU was used");
         all();
-        assert_eq!(fences(Which::All), (1, world.cpus() * 6));
-        assert_eq!(fences(Which::All), (0, 0), "nothing to take");
+        assert_eq!(fences(DrainScope::All), (1, world.cpus() * 6));
+        assert_eq!(fences(DrainScope::All), (0, 0), "nothing to take");
         all();
-        assert_eq!([(); 3].map(|()| fences(Which::Idle)), [(0, 0), (1, world.cpus() * 6), (0, 0)]);
+        assert_eq!([(); 3].map(|()| fences(DrainScope::Idle)), [(0, 0), (1, world.cpus() * 6), (0, 0)]);
     });
 }
 
@@ -494,7 +497,7 @@ impl Supplier<TestRound> for TestSupplier {
 }
 
 /// Moves 100 rounds through a layer on a thread without a region. All operations bypass the stacks, and none hangs.
-fn goes_round(layer: &Layer<TestRound>, supplier: &TestSupplier) {
+fn cycle_rounds(layer: &Layer<TestRound>, supplier: &TestSupplier) {
     let before = layer.stats();
     let held: Vec<_> = (0..100).map(|_| layer.alloc(supplier).unwrap()).collect();
     held.into_iter().for_each(|b| layer.free(supplier, b));
@@ -524,13 +527,13 @@ fn thread_without_registration_bypasses_the_stacks() {
             // SAFETY: the area and the registration belong to this thread, registered by the libc or this module.
             unsafe { registration::leave(here.cast()) };
             assert_eq!(cpu_id(), REFUSED);
-            goes_round(&layer, &supplier);
+            cycle_rounds(&layer, &supplier);
             // Simulates a libc that registers no threads. `registration` registers no threads either.
             if libc_area().is_some() {
                 // SAFETY: the thread is not registered, so the kernel does not write to the area.
                 unsafe { here.add(CPU_ID).cast::<u32>().write_volatile(UNREGISTERED) };
                 assert_eq!(cpu_id(), UNREGISTERED);
-                goes_round(&layer, &supplier);
+                cycle_rounds(&layer, &supplier);
             }
             layer.drain(&supplier, 0..layer.cpus().count());
             layer.reap(&supplier);
@@ -551,7 +554,7 @@ fn cpu_beyond_the_table_bypasses_the_stacks() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             pin(Pid::from_raw(0), &[*usable.last().unwrap()]);
-            goes_round(&layer, &supplier);
+            cycle_rounds(&layer, &supplier);
         });
     });
 }

@@ -106,7 +106,7 @@ fn panic_while_flushing_one_node_does_not_stop_other_nodes() {
         layer.free(&supplier, TestRound(cpu as usize + 2));
     }
     assert_eq!(layer.stats().in_magazines, 2);
-    table.sweep(0..2, Which::All, |_| true);
+    table.sweep(0..2, DrainScope::All, |_| true);
     let op = &Operation::new();
     let panic = catch_panic(|| layer.drain_swept(op, &supplier)).unwrap_err();
     assert_eq!(panic.downcast_ref(), Some(&"the first flush"));
@@ -278,18 +278,18 @@ fn each_layer_flushes_its_part_of_a_shared_drain() {
     on_cpu(0);
     layers.iter().for_each(fill);
     layers[0].join_sweeps(SweepGroup::new(0));
-    table.sweep(0..2, Which::All, |group| group == SweepGroup::new(0));
+    table.sweep(0..2, DrainScope::All, |group| group == SweepGroup::new(0));
     assert_eq!(holds(&layers[0]), (6, 4), "until then it lies where it lay");
     assert_eq!(layers[0].drain_swept(op, &supplier), 6);
     assert_eq!((holds(&layers[0]), layers[0].drain_swept(op, &supplier)), ((0, 4), 0), "once");
     assert_eq!((layers[1].drain_swept(op, &supplier), holds(&layers[1])), (0, (6, 4)), "it is of no group");
     fill(&layers[0]);
-    table.sweep(0..2, Which::All, |group| group == SweepGroup::new(0));
+    table.sweep(0..2, DrainScope::All, |group| group == SweepGroup::new(0));
     layers[0].flush_swept(op, &supplier);
     assert_eq!(holds(&layers[0]), (0, 0));
     layers[1].join_sweeps(SweepGroup::new(1));
     let reap = || {
-        table.sweep(0..2, Which::Idle, |group| group == SweepGroup::new(1));
+        table.sweep(0..2, DrainScope::Idle, |group| group == SweepGroup::new(1));
         layers[1].reap_swept(&supplier)
     };
     assert_eq!([reap(), reap(), reap()], [0, 10, 0], "what served nothing for an interval");

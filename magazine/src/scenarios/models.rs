@@ -18,7 +18,7 @@ use crate::region::Commit;
 use crate::sync::check::{Bound, Model, Models, models, plant};
 use crate::sync::unset;
 use crate::sync::{Arc, Ordering::Relaxed, UnsafeCell, thread};
-use crate::table::{SweepGroup, Table, Which};
+use crate::table::{DrainScope, SweepGroup, Table};
 use crate::threads::together;
 use crate::tracepoints::Operation;
 use std::sync::Arc as Shared;
@@ -246,7 +246,7 @@ pub(super) fn drain_alone(Case { by, script }: Case) {
     w.stack(0, 0, 1, &[1]);
     w.stack(1, 0, 1, &[2]);
     alone(|| w.drain(0..2));
-    w.cpus_hold_nothing("a drain by the only thread");
+    w.assert_cpus_hold_no_round("a drain by the only thread");
     run(w, (script, alloc_then_free), &[on(1, drain_cpu_0)]);
 }
 
@@ -337,7 +337,7 @@ pub(super) fn reap_waking(Case { by, script }: Case) {
     let live = together(&world, (script, alloc_then_free), &[on(0, reap)]);
     // Two reaps without operations in between: the second reap finds the CPU idle.
     (0..2).for_each(|_| _ = world.layer.reap(&world.supplier));
-    world.cpus_hold_nothing("a reap");
+    world.assert_cpus_hold_no_round("a reap");
     world.census(&live);
 }
 
@@ -502,7 +502,7 @@ pub(super) fn sweep_of_two(Case { by, script }: Case) {
 fn sweep(w: &World) -> Vec<Option<usize>> {
     let both = || [Some(w), w.other.as_deref()].into_iter().flatten();
     both().for_each(|world| world.layer.join_sweeps(SweepGroup::new(0)));
-    w.layer.table.sweep(0..w.layer.cpus().count(), Which::All, |_| true);
+    w.layer.table.sweep(0..w.layer.cpus().count(), DrainScope::All, |_| true);
     both().for_each(|world| _ = world.layer.drain_swept(&Operation::new(), &world.supplier));
     vec![]
 }

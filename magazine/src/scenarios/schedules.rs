@@ -9,7 +9,7 @@ use crate::layer::Config;
 use crate::sync::schedule::{Schedules, choose};
 use crate::sync::{Arc, Counter, thread};
 use crate::test_round::TestRound;
-use crate::threads::{crowd, together, wander};
+use crate::threads::{crowd, migrate_between_cpus, together};
 use crate::tracepoints::Operation;
 
 const ROUNDS: usize = 12;
@@ -28,7 +28,7 @@ fn world(by: Mechanism) -> World {
 fn works(w: &World) -> Vec<Option<usize>> {
     let mut held = vec![];
     for _ in 0..STEPS {
-        wander(w.layer.cpus().count());
+        migrate_between_cpus(w.layer.cpus().count());
         match held.pop() {
             Some(Some(round)) if choose(2) == 0 => w.free(round),
             last => held.extend(last.into_iter().chain([w.alloc()])),
@@ -39,9 +39,9 @@ fn works(w: &World) -> Vec<Option<usize>> {
 /// Allocates as many rounds as possible and frees all of them, so that stacks grow, overflow and run empty.
 fn batches(w: &World) -> Vec<Option<usize>> {
     for _ in 0..STEPS / 6 {
-        wander(w.layer.cpus().count());
+        migrate_between_cpus(w.layer.cpus().count());
         let all: Vec<usize> = (0..STEPS / 2).filter_map(|_| w.alloc()).collect();
-        wander(w.layer.cpus().count());
+        migrate_between_cpus(w.layer.cpus().count());
         all.into_iter().for_each(|round| w.free(round));
     }
     vec![]
@@ -49,7 +49,7 @@ fn batches(w: &World) -> Vec<Option<usize>> {
 
 fn drains(w: &World) -> Vec<Option<usize>> {
     for _ in 0..STEPS / 2 {
-        wander(w.layer.cpus().count());
+        migrate_between_cpus(w.layer.cpus().count());
         match choose(6) {
             0 => w.drain(0..1),
             1 => w.drain(1..2),
@@ -72,7 +72,7 @@ pub(super) fn history(by: Mechanism) {
     fn side(Seen { world, recorder }: &Seen, thread: usize) {
         let mut held: Vec<TestRound> = vec![];
         for _ in 0..STEPS {
-            wander(world.layer.cpus().count());
+            migrate_between_cpus(world.layer.cpus().count());
             match choose(5) {
                 0 | 1 => {
                     let call = || world.layer.alloc(&world.supplier);
@@ -117,7 +117,7 @@ pub(super) fn drain(by: Mechanism) {
     let (world, live) = beside(world(by), works, [batches, drains, drains]);
     world.census(&live);
     world.drain(0..world.layer.cpus().count());
-    world.cpus_hold_nothing("a drain");
+    world.assert_cpus_hold_no_round("a drain");
     // The effect of a memory shortage ends after some intervals.
     (0..4).for_each(|_| _ = world.layer.reap(&world.supplier));
     world.census(&live);
@@ -126,13 +126,13 @@ pub(super) fn drain(by: Mechanism) {
 /// operations do not hold.
 pub(super) fn closed(by: Mechanism) {
     let closes = |w: &World| {
-        wander(w.layer.cpus().count());
+        migrate_between_cpus(w.layer.cpus().count());
         w.layer.close();
         w.layer.flush_all(&w.supplier);
         vec![]
     };
     let (world, live) = beside(world(by), closes, [works, batches, works]);
-    world.cpus_hold_nothing("a flush of a closed layer");
+    world.assert_cpus_hold_no_round("a flush of a closed layer");
     assert_eq!(world.layer.stats().in_depot, 0, "a depot that is closed is empty");
     world.census(&live);
 }
@@ -140,7 +140,7 @@ pub(super) fn closed(by: Mechanism) {
 fn releases(w: &World) -> Vec<Option<usize>> {
     let mut before = 0;
     for _ in 0..STEPS / 2 {
-        wander(w.layer.cpus().count());
+        migrate_between_cpus(w.layer.cpus().count());
         w.layer.table.decommit_idle();
         let stats = w.layer.stats();
         assert!(stats.allocs + stats.frees >= before, "an operation is forgotten");
@@ -182,7 +182,7 @@ pub(super) fn numbers(by: Mechanism) {
                     let brief = World::on(&table, CONFIG, true, first + 2);
                     brief.with_supplier(&mine);
                     for _ in 0..3 {
-                        wander(2);
+                        migrate_between_cpus(2);
                         let round = brief.alloc();
                         assert!(
                             round.is_none_or(|round| mine.contains(&round)),

@@ -187,7 +187,7 @@ impl World {
     }
 
     /// Asserts that no CPU has a round after `what` emptied all CPUs. The caller ensures that no thread is running.
-    pub(super) fn cpus_hold_nothing(&self, what: &str) {
+    pub(super) fn assert_cpus_hold_no_round(&self, what: &str) {
         for class in self.layer.nodes.iter().map(|node| node.class()) {
             let held: Vec<usize> =
                 (0..self.layer.cpus().count()).flat_map(|cpu| self.stack_of(cpu, class)).collect();

@@ -44,7 +44,7 @@ impl<M: Memory> Regions for Table<M> {
     }
     fn current(&self, words: Words, cpu: u32) -> Option<Region<'_>> {
         let word = self.layout.words[words as usize].get(cpu as usize)?;
-        // Acquire: pairs with the Release in `lead_back`. On real hardware an address dependency suffices.
+        // Acquire: pairs with the Release in `reattach_cpu`. On real hardware an address dependency suffices.
         Some(Region(&self.layout.regions[word.load(Acquire)]))
     }
 }
@@ -75,12 +75,12 @@ impl<M: Memory> Table<M> {
     fn word(&self, words: Words, cpu: u32) -> Option<&AtomicUsize> {
         self.layout.words[words as usize].get(cpu as usize)
     }
-    pub(super) fn lead_away(&self, words: Words, cpu: u32) {
+    pub(super) fn detach_cpu(&self, words: Words, cpu: u32) {
         // Relaxed: the fence publishes the store. Until the fence, both the empty region and the CPU's region are
         // correct.
         self.word(words, cpu).into_iter().for_each(|word| word.store(self.cpus.count() as usize, Relaxed));
     }
-    pub(super) fn lead_back(&self, words: Words, cpu: u32) {
+    pub(super) fn reattach_cpu(&self, words: Words, cpu: u32) {
         // Release: pairs with the Acquire in `current`.
         self.word(words, cpu).into_iter().for_each(|word| word.store(cpu as usize, Release));
     }

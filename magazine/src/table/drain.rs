@@ -1,6 +1,6 @@
 //! Drains: how a thread takes the rounds on another CPU's stacks. The module [table](super) describes the rules.
 
-use super::giving::Giving;
+use super::giving::ActiveDrain;
 use super::{Number, Table};
 use crate::cpu::regions::Words;
 use crate::cpu::{Mechanism, claimed, rseq};
@@ -16,7 +16,7 @@ use core::time::Duration;
 /// The stacks that a drain takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[doc(hidden)]
-pub enum Which {
+pub enum DrainScope {
     /// All stacks.
     All,
     /// Stacks that have served no operation since the last drain of idle stacks.
@@ -69,7 +69,7 @@ impl<M: Memory> Table<M> {
                 let mut timed = |region: Region<'_>| {
                     let since = Clock::start();
                     owned(region);
-                    self.was_away(&since);
+                    self.record_absence(&since);
                 };
                 claimed::own(region, &mut timed);
                 any = true;
@@ -101,7 +101,7 @@ impl<M: Memory> Table<M> {
             planted!("a drain does not restore a CPU word" => continue);
             self.put_back(cpu);
         }
-        self.was_away(&since);
+        self.record_absence(&since);
         fenced
     }
     /// Closes the inlined paths until [`open_inlined`](Self::open_inlined). Closed paths always miss, and each
@@ -133,12 +133,12 @@ impl<M: Memory> Table<M> {
     fn lead_inlined(&self, closed: [bool; 2]) {
         for (words, closed) in Words::INLINED.into_iter().zip(closed) {
             self.closed[words as usize].set(closed.into());
-            let lead = if closed { Self::lead_away } else { Self::lead_back };
+            let lead = if closed { Self::detach_cpu } else { Self::reattach_cpu };
             (0..self.cpus.count()).for_each(|cpu| lead(self, words, cpu));
         }
     }
     /// Records how long a CPU was without its region.
-    fn was_away(&self, since: &Clock) {
+    fn record_absence(&self, since: &Clock) {
         self.longest_away.set(self.longest_away.get().max(since.nanoseconds()));
     }
     /// Returns the counters of the table's drains.
@@ -152,7 +152,7 @@ impl<M: Memory> Table<M> {
         }
     }
     /// Closes the stacks of `classes` on `cpus` that `which` selects. Passes each closed stack to `give`, which takes
-    /// the rounds with [`Taken::pop`]. One fence serves all stacks. Fast paths continue concurrently, and miss on
+    /// the rounds with [`DrainedRounds::pop`]. One fence serves all stacks. Fast paths continue concurrently, and miss on
     /// closed stacks. `drain` also gives away rounds that a sweep took from the drained classes.
     ///
     /// If `give` panics, the remaining rounds of its stack are lost. The first panic is resumed after all other stacks
@@ -160,9 +160,9 @@ impl<M: Memory> Table<M> {
     pub(crate) fn drain(
         &self,
         cpus: Range<u32>,
-        which: Which,
+        which: DrainScope,
         classes: impl Iterator<Item = Class> + Clone,
-        mut give: impl FnMut(Class, &mut Taken<'_>),
+        mut give: impl FnMut(Class, &mut DrainedRounds<'_>),
     ) {
         // Other drains may work on the same stacks. Each drain gives away only the rounds that it took.
         let number = drain_number();
@@ -178,7 +178,7 @@ impl<M: Memory> Table<M> {
                 classes.clone().for_each(|class| _ = self.claim(class));
             }
         }
-        let giving = Giving::new(self.address(), number, classes.clone());
+        let giving = ActiveDrain::new(self.address(), number, classes.clone());
         let mut panics = FirstPanic::default();
         giving.during(|| {
             for class in classes {
@@ -201,14 +201,14 @@ impl<M: Memory> Table<M> {
     ///
     /// Cost: the lock of drains and one fence, whatever the number of classes.
     #[doc(hidden)]
-    pub fn sweep(&self, cpus: Range<u32>, which: Which, groups: impl Fn(SweepGroup) -> bool) {
+    pub fn sweep(&self, cpus: Range<u32>, which: DrainScope, groups: impl Fn(SweepGroup) -> bool) {
         let number = drain_number();
         let _one_at_a_time = self.lock_drains();
         let regions = || self.used(cpus.clone());
         let (mut closed, mut count) = ([Class::default(); CLASSES as usize], 0);
         let group = |at: &Number| NonZeroU32::new(at.swept.get() as u32).map(SweepGroup);
         for (class, _) in self.all().filter(|(_, at)| group(at).is_some_and(&groups)) {
-            if which == Which::All || regions().any(|region| Self::is_idle(region, class)) {
+            if which == DrainScope::All || regions().any(|region| Self::is_idle(region, class)) {
                 // SAFETY: this thread holds the lock of drains.
                 unsafe { self.close(class, number) };
                 closed[count] = class;
@@ -223,14 +223,14 @@ impl<M: Memory> Table<M> {
 
     /// Gives away the rounds of the class that a sweep took, unless another drain did so. A panic of `give` is handled
     /// as in [`drain`](Self::drain).
-    pub(crate) fn collect(&self, class: Class, mut give: impl FnMut(Class, &mut Taken<'_>)) {
+    pub(crate) fn collect(&self, class: Class, mut give: impl FnMut(Class, &mut DrainedRounds<'_>)) {
         let number = {
             let _one_at_a_time = self.lock_drains();
             // SAFETY: this thread holds the lock of drains.
             unsafe { self.claim(class) }
         };
         if number > 0 {
-            let giving = Giving::new(self.address(), number, core::iter::once(class));
+            let giving = ActiveDrain::new(self.address(), number, core::iter::once(class));
             let mut panics = FirstPanic::default();
             giving.during(|| self.give(class, number, &mut give, &mut panics));
             panics.resume();
@@ -256,17 +256,17 @@ impl<M: Memory> Table<M> {
         &self,
         number: u64,
         cpus: Range<u32>,
-        which: Which,
+        which: DrainScope,
         classes: impl Iterator<Item = Class> + Clone,
     ) {
         let wanted = |region: Region<'_>| match which {
             // A class that is closed permanently must accept no rounds from now on, even if it is empty.
-            Which::All => classes.clone().any(|class| {
+            DrainScope::All => classes.clone().any(|class| {
                 let closed = self.is_closed(class);
                 planted!("closing a class skips empty stacks" => let closed = false);
                 closed && region.is_open(class) || region.head(class) & LEN > 0
             }),
-            Which::Idle => {
+            DrainScope::Idle => {
                 let any = classes.clone().any(|class| Self::is_idle(region, class));
                 if !any {
                     classes.clone().for_each(|class| region.see(class));
@@ -276,7 +276,7 @@ impl<M: Memory> Table<M> {
         };
         let mut owned = |region: Region<'_>| {
             for class in classes.clone() {
-                if which == Which::All || Self::is_idle(region, class) {
+                if which == DrainScope::All || Self::is_idle(region, class) {
                     region.take(class, number);
                 }
                 region.see(class);
@@ -297,14 +297,14 @@ impl<M: Memory> Table<M> {
         &self,
         class: Class,
         number: u64,
-        give: &mut impl FnMut(Class, &mut Taken<'_>),
+        give: &mut impl FnMut(Class, &mut DrainedRounds<'_>),
         panics: &mut FirstPanic,
     ) {
         for region in self.used(0..self.cpus.count()) {
             let taken = region.taken_by(class, number);
             if taken > 0 {
-                region.forget_taken(class);
-                panics.catch(|| give(class, &mut Taken { region, class, left: taken }));
+                region.clear_taken_note(class);
+                panics.catch(|| give(class, &mut DrainedRounds { region, class, left: taken }));
             }
         }
         let _one_at_a_time = self.lock_drains();
@@ -387,13 +387,13 @@ fn drain_number() -> u64 {
 }
 
 /// Rounds of a stack that a drain has closed.
-pub(crate) struct Taken<'t> {
+pub(crate) struct DrainedRounds<'t> {
     region: Region<'t>,
     class: Class,
     left: u32,
 }
 
-impl Taken<'_> {
+impl DrainedRounds<'_> {
     pub(crate) fn len(&self) -> u32 {
         self.left
     }

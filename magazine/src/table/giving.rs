@@ -6,7 +6,7 @@ use crate::sync::thread_local;
 use core::cell::Cell;
 
 /// A drain of this thread.
-pub(super) struct Giving {
+pub(super) struct ActiveDrain {
     table: usize,
     number: u64,
     /// One bit for each class that is closed for this drain.
@@ -15,10 +15,10 @@ pub(super) struct Giving {
 }
 thread_local! {
     /// The innermost drain of the thread.
-    static GIVING: Cell<*const Giving> = const { Cell::new(core::ptr::null()) };
+    static GIVING: Cell<*const ActiveDrain> = const { Cell::new(core::ptr::null()) };
 }
 
-impl Giving {
+impl ActiveDrain {
     pub(super) fn new(table: usize, number: u64, classes: impl Iterator<Item = Class>) -> Self {
         let new =
             Self { table, number, classes: [const { Cell::new(0) }; _], before: GIVING.with(Cell::get) };

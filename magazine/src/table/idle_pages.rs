@@ -42,7 +42,7 @@ impl<M: Memory> Table<M> {
                     region.set_aside(class);
                 }
             }
-            region.set_going(&backed.without(&kept));
+            region.mark_pages_unwritable(&backed.without(&kept));
         };
         self.own_regions(cpus(), |region| !idle(region).is_empty(), &mut owned);
         let mut bytes = 0;
@@ -55,7 +55,7 @@ impl<M: Memory> Table<M> {
                 bytes += self.decommit(cpu, run);
             }
             region.set_backed(&region.backed().without(&going));
-            region.set_going(&Pages::default());
+            region.mark_pages_unwritable(&Pages::default());
         }
         bytes
     }

@@ -134,14 +134,14 @@ impl<M: Memory> Table<M> {
     }
 
     /// Points a word of `cpu` to the empty region.
-    pub(super) fn lead_away(&self, words: Words, cpu: u32) {
+    pub(super) fn detach_cpu(&self, words: Words, cpu: u32) {
         let empty = self.home(self.cpus.count()).as_ptr();
         // Relaxed: the fence publishes the store. Until the fence, both the empty region and the CPU's region are
         // correct.
         self.copies(words, cpu).for_each(|word| word.store(empty, Relaxed));
     }
     /// Points a word of `cpu` to the CPU's region.
-    pub(super) fn lead_back(&self, words: Words, cpu: u32) {
+    pub(super) fn reattach_cpu(&self, words: Words, cpu: u32) {
         let home = self.home(cpu).as_ptr();
         // Release: pairs with the load of the word in a section, on whose value the section's other accesses depend. An
         // operation that finds the region again sees what a drain did to the region.

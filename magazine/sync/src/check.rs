@@ -5,7 +5,7 @@
 /// The checker loom, in the version that a model and the code under test must share.
 pub use loom;
 
-pub use crate::execution::{plant, planted_now};
+pub use crate::execution::{current_planted_bug, plant};
 
 use crate::execution::{catch, forget_threads, text, threads};
 use crate::replay::{self, Asked, Run};

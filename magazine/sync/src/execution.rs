@@ -49,7 +49,7 @@ pub fn is_planted(bug: &str) -> bool {
 }
 /// Name of the planted bug; empty if no bug is planted.
 #[cfg(loom)]
-pub fn planted_now() -> &'static str {
+pub fn current_planted_bug() -> &'static str {
     PLANTED.get()
 }
 /// Plants a bug in all code that this thread runs from now on. Only tests that must fail call `plant`.

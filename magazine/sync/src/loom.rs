@@ -255,7 +255,7 @@ macro_rules! atomics {
             fn stored(&self, value: $value) {
                 self.last.store(value as u64, Ordering::Relaxed);
             }
-            fn twinned(&self) -> &l::$name $(<$t>)? {
+            fn checked_twin(&self) -> &l::$name $(<$t>)? {
                 planted!("a store skips the shadow copy" => return &self.value);
                 self.twin.notify_all();
                 &self.value
@@ -264,7 +264,7 @@ macro_rules! atomics {
             #[track_caller]
             pub fn load(&self, order: Ordering) -> $value {
                 let order = ordering("load", 0, order);
-                let value = self.twinned().load(as_loom_loads(order));
+                let value = self.checked_twin().load(as_loom_loads(order));
                 self.told.tell(None::<$value>, |name| format!("loads {} from {name} ({order:?})", value.shown()));
                 value
             }
@@ -272,7 +272,7 @@ macro_rules! atomics {
             #[track_caller]
             pub fn store(&self, value: $value, order: Ordering) {
                 let order = ordering("store", 1, order);
-                self.twinned().store(value, order);
+                self.checked_twin().store(value, order);
                 self.stored(value);
                 self.told.tell(Some(value), |name| format!("stores {} to {name} ({order:?})", value.shown()));
             }
@@ -280,7 +280,7 @@ macro_rules! atomics {
             #[track_caller]
             pub fn swap(&self, value: $value, order: Ordering) -> $value {
                 let order = ordering("swap", 1, order);
-                let before = self.twinned().swap(value, order);
+                let before = self.checked_twin().swap(value, order);
                 self.stored(value);
                 self.told.tell(Some(value), |name| changes("swap", name, before.shown(), value.shown(), order));
                 before
@@ -291,7 +291,7 @@ macro_rules! atomics {
                 &self, current: $value, new: $value, success: Ordering, failure: Ordering,
             ) -> Result<$value, $value> {
                 let (success, failure) = (ordering("cas", 2, success), ordering("cas-fail", 3, failure));
-                let result = self.twinned().compare_exchange(current, new, success, failure);
+                let result = self.checked_twin().compare_exchange(current, new, success, failure);
                 self.exchanged(current, new, result, success, failure)
             }
             /// Compares and exchanges, like `std`'s atomic, but may fail spuriously if [`weak_arm`] selected this call.
@@ -301,9 +301,9 @@ macro_rules! atomics {
             ) -> Result<$value, $value> {
                 let (success, failure) = (ordering("cas", 2, success), ordering("cas-fail", 3, failure));
                 let result = if weak_fails() {
-                    Err(self.twinned().load(failure))
+                    Err(self.checked_twin().load(failure))
                 } else {
-                    self.twinned().compare_exchange(current, new, success, failure)
+                    self.checked_twin().compare_exchange(current, new, success, failure)
                 };
                 self.exchanged(current, new, result, success, failure)
             }
@@ -376,7 +376,7 @@ macro_rules! fetches {
             #[track_caller]
             pub fn $operation(&self, value: $value, order: Ordering) -> $value {
                 let order = ordering("rmw", 1, order);
-                let before = self.twinned().$operation(value, order);
+                let before = self.checked_twin().$operation(value, order);
                 let after: fn($value, $value) -> $value = $after;
                 let after = after(before, value);
                 self.stored(after);
@@ -412,14 +412,14 @@ impl Hint {
     /// Returns the current value, or an older value.
     #[track_caller]
     pub fn get(&self) -> u64 {
-        let value = self.0.twinned().load(Ordering::Relaxed);
+        let value = self.0.checked_twin().load(Ordering::Relaxed);
         self.0.told.tell(None::<u64>, |name| format!("reads {} from hint {name}", value.shown()));
         value
     }
     /// Overwrites the hint's value.
     #[track_caller]
     pub fn set(&self, value: u64) {
-        self.0.twinned().store(value, Ordering::Relaxed);
+        self.0.checked_twin().store(value, Ordering::Relaxed);
         self.0.stored(value);
         self.0.told.tell(Some(value), |name| format!("sets hint {name} to {}", value.shown()));
     }

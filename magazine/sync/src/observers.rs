@@ -54,14 +54,14 @@ impl<F: ?Sized> fmt::Debug for Observers<F> {
 
 /// A running call on this thread: the address of the called slot, and the enclosing call. The call's record is on its
 /// own stack frame.
-struct Inside {
+struct RunningCall {
     slot: usize,
     outer: *const Self,
 }
 
 thread_local! {
     /// The innermost running call on this thread.
-    static INSIDE: Cell<*const Inside> = Cell::new(core::ptr::null());
+    static INSIDE: Cell<*const RunningCall> = Cell::new(core::ptr::null());
 }
 
 fn is_inside() -> bool {
@@ -187,7 +187,7 @@ impl<F: ?Sized> Slot<F> {
 
     /// Runs an observer, or the observer's `Drop`. Returns `None` if the observer panicked.
     fn enter<R>(&self, run: impl FnOnce() -> R) -> Option<R> {
-        let this = Inside { slot: self.address(), outer: INSIDE.with(Cell::get) };
+        let this = RunningCall { slot: self.address(), outer: INSIDE.with(Cell::get) };
         INSIDE.with(|inside| inside.set(&raw const this));
         let result = contain_panic(run);
         INSIDE.with(|inside| inside.set(this.outer));

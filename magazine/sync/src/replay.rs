@@ -8,7 +8,7 @@
 //! A path also lets loom stop and continue an exploration. `split` uses paths to explore a model in parts.
 
 use crate::check::{Bound, LIMIT, builder};
-use crate::execution::{begins, plant, planted_now, text};
+use crate::execution::{begins, current_planted_bug, plant, text};
 use crate::story;
 use core::fmt;
 use std::any::Any;
@@ -37,7 +37,7 @@ pub(crate) struct Run<S, F> {
 
 /// The value of the environment variable `STORY`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Asked {
+pub(crate) enum TraceMode {
     /// `STORY=0` prints no traces.
     None,
     /// `STORY` is unset: print traces of failed models, but not of planted bugs.
@@ -48,7 +48,7 @@ pub(crate) enum Asked {
     Told,
 }
 
-impl Asked {
+impl TraceMode {
     /// # Panics
     /// Panics if `STORY` has any other value.
     pub(crate) fn now() -> Self {
@@ -213,7 +213,8 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'st
     /// Runs up to the `n`-th execution from the path in `file`, if the file exists, and prints that execution's trace.
     /// Returns `true` if the execution failed.
     fn listen(&self, n: u64, file: PathBuf) -> bool {
-        let (f, script, bug, asked) = (self.f.clone(), self.script.clone(), planted_now(), Asked::now());
+        let (f, script, bug, asked) =
+            (self.f.clone(), self.script.clone(), current_planted_bug(), TraceMode::now());
         let mut builder = builder(self.bound);
         builder.checkpoint_interval = n as usize;
         builder.checkpoint_file = Some(file);
@@ -225,7 +226,7 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'st
                 builder.check(move || {
                     match count.fetch_add(1, Relaxed) + 1 {
                         past if past > n => std::panic::panic_any(Passed),
-                        this if this == n => story::begin(asked != Asked::Told),
+                        this if this == n => story::begin(asked != TraceMode::Told),
                         _ => {}
                     }
                     begins();

@@ -45,7 +45,7 @@ struct Step {
 
 /// The trace of one execution.
 #[derive(Debug, Default)]
-pub(crate) struct Story {
+pub(crate) struct ExecutionTrace {
     steps: Vec<Step>,
     /// Number and last known state of each watched object, keyed by the object's identity.
     known: BTreeMap<usize, (usize, BTreeMap<String, String>)>,
@@ -62,7 +62,7 @@ std::thread_local! {
     static LISTENS: Cell<bool> = const { Cell::new(false) };
     /// True if accesses of atomics are recorded.
     static ACCESSES: Cell<bool> = const { Cell::new(false) };
-    static STORY: RefCell<Story> = RefCell::default();
+    static STORY: RefCell<ExecutionTrace> = RefCell::default();
     static ROLES: Cell<Option<fn() -> String>> = const { Cell::new(None) };
 }
 
@@ -84,7 +84,7 @@ pub(crate) fn begin(accesses: bool) {
     ACCESSES.set(accesses);
 }
 
-pub(crate) fn end() -> Story {
+pub(crate) fn end() -> ExecutionTrace {
     LISTENS.set(false);
     STORY.take()
 }
@@ -259,7 +259,7 @@ impl Drop for Taken {
     }
 }
 
-impl Story {
+impl ExecutionTrace {
     /// Returns the trace as JSON for the simulator's `uslab story`. The caller supplies the title and the end.
     pub(crate) fn json(&self, title: &str, end: &str) -> Value {
         let change =
@@ -282,7 +282,7 @@ impl Story {
     }
 }
 
-impl fmt::Display for Story {
+impl fmt::Display for ExecutionTrace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // If several objects have parts of one name, each part names its object.
         let several =

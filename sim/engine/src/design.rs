@@ -15,19 +15,19 @@ pub struct At {
     /// Nanoseconds of the trace since its first operation.
     pub ns: u64,
     /// The caller's constraints.
-    pub manner: Manner,
+    pub manner: CallMode,
 }
 
 impl At {
     /// Creates a request without constraints.
     pub fn new(cpu: u32, ns: u64) -> Self {
-        Self { cpu, ns, manner: Manner::Plain }
+        Self { cpu, ns, manner: CallMode::Plain }
     }
 }
 
 /// The caller's constraints on an operation. A design may ignore the constraints.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Manner {
+pub enum CallMode {
     /// An allocation that may block; an immediate free.
     #[default]
     Plain,
@@ -40,7 +40,7 @@ pub enum Manner {
 /// A description of something that a design does not support.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct Unable(pub String);
+pub struct Unsupported(pub String);
 
 /// The error of an allocation for lack of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -115,7 +115,7 @@ pub trait Design {
     ///
     /// # Errors
     /// Fails if the design does not support the cache.
-    fn learn(&mut self, cache: &CacheInfo) -> Result<(), Unable>;
+    fn learn(&mut self, cache: &CacheInfo) -> Result<(), Unsupported>;
 
     /// Allocates an object. `bytes` matter only for large kmalloc.
     ///

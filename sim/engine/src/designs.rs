@@ -1,6 +1,6 @@
 //! Selects a design by name, with options.
 
-use crate::design::{Design, NoMemory, Unable};
+use crate::design::{Design, NoMemory, Unsupported};
 use crate::machine::{Machine, MachineError};
 use crate::model::{Knob, Model, Op, Policy};
 use crate::models::bonwick94::{self, Bonwick94};
@@ -157,8 +157,8 @@ impl<P: Policy> Clone for Spec<P> {
     }
 }
 
-fn unknown_kernel() -> Unable {
-    Unable(
+fn unknown_kernel() -> Unsupported {
+    Unsupported(
         "linux is the design of the kernel that was traced, and nothing says which one that was: expected kernel.txt or slab-attributes.tsv \
          in the folder of the trace, or one of slub (6.1 to 6.17), sheaves-6.18 (6.18, 6.19), sheaves (7.x)"
             .to_owned(),
@@ -241,7 +241,7 @@ pub enum DesignError {
     Machine(#[from] MachineError),
     /// The design does not support the stream.
     #[error(transparent)]
-    Unable(#[from] Unable),
+    Unsupported(#[from] Unsupported),
 }
 
 impl<P: Policy> Spec<P> {
@@ -281,7 +281,7 @@ impl<P: Policy> Spec<P> {
         }
     }
     fn shipping(&self, stream: &Stream) -> Result<Machine, DesignError> {
-        Ok(Machine::with_magazines(stream, self.magazines().map_err(Unable)?)?)
+        Ok(Machine::with_magazines(stream, self.magazines().map_err(Unsupported)?)?)
     }
     fn knobs<Q: Policy>(&self) -> Result<Q::Knobs, String> {
         let knobs = serde_json::from_value(self.knobs.clone().into()).map_err(|error| error.to_string())?;
@@ -293,7 +293,7 @@ impl<P: Policy> Spec<P> {
     ///
     /// # Errors
     /// Fails if the stream does not name the traced kernel.
-    pub fn as_traced(&self, stream: &Stream) -> Result<Self, Unable> {
+    pub fn as_traced(&self, stream: &Stream) -> Result<Self, Unsupported> {
         if self.kind != Kind::Linux {
             return Ok(self.clone());
         }
@@ -327,12 +327,15 @@ impl<P: Policy> Spec<P> {
     ///
     /// # Errors
     /// Fails for the shipping allocator, which is not a [`Policy`].
-    pub fn policy<V: PolicyVisitor>(&self, visitor: V) -> Result<V::Out, Unable> {
-        fn of<Q: Policy, V: PolicyVisitor>(spec: &Spec<impl Policy>, visitor: V) -> Result<V::Out, Unable> {
-            Ok(visitor.visit::<Q>(spec.knobs::<Q>().map_err(Unable)?))
+    pub fn policy<V: PolicyVisitor>(&self, visitor: V) -> Result<V::Out, Unsupported> {
+        fn of<Q: Policy, V: PolicyVisitor>(
+            spec: &Spec<impl Policy>,
+            visitor: V,
+        ) -> Result<V::Out, Unsupported> {
+            Ok(visitor.visit::<Q>(spec.knobs::<Q>().map_err(Unsupported)?))
         }
         match self.kind {
-            Kind::Uslab => Err(Unable(
+            Kind::Uslab => Err(Unsupported(
                 "uslab has no clock: it is real code, which does not tell what it does; uslab-model has one"
                     .to_owned(),
             )),
@@ -376,7 +379,8 @@ impl<P: Policy> Spec<P> {
         stream: &'static Stream,
     ) -> Result<Box<dyn crate::play::Play>, DesignError> {
         let pages = Box::leak(Box::new(Pages::of(stream)?));
-        let model = Model::<Q>::new(pages, self.knobs::<Q>().map_err(Unable)?)?.as_traced(self.is_of(stream));
+        let model =
+            Model::<Q>::new(pages, self.knobs::<Q>().map_err(Unsupported)?)?.as_traced(self.is_of(stream));
         Ok(Box::new(crate::engine::Engine::new(model, stream)))
     }
     /// Returns `true` if the traced kernel has this design.
@@ -385,7 +389,7 @@ impl<P: Policy> Spec<P> {
     }
     fn model<Q: Policy, V: Visitor>(&self, stream: &Stream, visitor: V) -> Result<V::Out, DesignError> {
         let pages = Pages::of(stream)?;
-        let knobs = self.knobs::<Q>().map_err(Unable)?;
+        let knobs = self.knobs::<Q>().map_err(Unsupported)?;
         Ok(visitor.visit(Model::<Q>::new(&pages, knobs)?.as_traced(self.is_of(stream))))
     }
 }

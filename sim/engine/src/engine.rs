@@ -1,6 +1,6 @@
 //! Runs a stream through a design, operation by operation.
 
-use crate::design::{At, Design, Unable};
+use crate::design::{At, Design, Unsupported};
 use crate::step::What;
 use crate::stream::{Action, Reader, Stream};
 
@@ -13,7 +13,7 @@ pub enum EngineError {
         /// The operation's number, from 1.
         at: u64,
         /// The error that the design returned.
-        error: Unable,
+        error: Unsupported,
     },
     /// The stream's columns end before its operations do, or refer to something that does not exist.
     #[error("operation {at}: the stream is damaged")]

@@ -47,7 +47,7 @@ pub mod view;
 pub use design::Design;
 pub use engine::{Engine, EngineError};
 pub use machine::{MOST_MEMORY, Machine, MachineError};
-pub use model::{Deed, Model, Policy};
+pub use model::{CostEvent, Model, Policy};
 pub use pages::Pages;
 pub use script::{ScriptError, script};
 pub use shipping::Shipping;
@@ -59,10 +59,10 @@ pub use view::View;
 
 /// The items needed to write a [`Policy`].
 pub mod policy {
-    pub use crate::design::{NoMemory, Unable};
+    pub use crate::design::{NoMemory, Unsupported};
     pub use crate::held::{Held, Holder, OwnSlabs};
     pub use crate::levels::{Level, Levels};
-    pub use crate::model::{Deed, Knob, Lines, Op, Policy};
+    pub use crate::model::{CostEvent, Knob, Lines, Op, Policy};
     pub use crate::slabs::{End, Object, Slabs};
     pub use crate::stream::CacheInfo;
     pub use uslab::{Geometry, GeometryError, OrderRule};

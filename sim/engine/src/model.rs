@@ -3,7 +3,7 @@
 //! A model has no memory behind its addresses and takes no lock. A model determines the places of objects, and
 //! [reports](Op::did) each step that would take a lock or move a cache line.
 
-use crate::design::{At, CacheCounts, Design, Locks, Manner, NoMemory, Unable};
+use crate::design::{At, CacheCounts, CallMode, Design, Locks, NoMemory, Unsupported};
 use crate::held::{Held, Holder, OwnSlabs};
 use crate::levels::Levels;
 use crate::pages::{PageSource, Pages, SlabPages};
@@ -92,7 +92,7 @@ pub trait Policy: Debug + Sized {
     ///
     /// # Errors
     /// Fails if two options do not fit together. The error names the options and the accepted values.
-    fn accept(_: &Self::Knobs) -> Result<(), Unable> {
+    fn accept(_: &Self::Knobs) -> Result<(), Unsupported> {
         Ok(())
     }
     /// Returns the geometry of slabs for objects of `size` bytes. The default is Linux's rule.
@@ -155,7 +155,7 @@ pub struct Lines {
 
 /// Part of an operation that uses more than its CPU's memory. An operation without such parts is a hit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Deed {
+pub enum CostEvent {
     /// The CPU swapped two containers, or made a slab of its own list the current slab.
     Swap,
     /// The CPU's stack got more places.
@@ -179,7 +179,7 @@ pub enum Deed {
     Released,
 }
 
-impl Deed {
+impl CostEvent {
     /// Returns a description of the step.
     pub fn said(self) -> String {
         match self {
@@ -216,19 +216,19 @@ pub struct Op<'a> {
     /// Nanoseconds since the beginning of the stream.
     pub ns: u64,
     /// The caller's constraints.
-    pub manner: Manner,
+    pub manner: CallMode,
     /// The cache's slabs.
     pub slabs: &'a mut Slabs,
     /// A number that all caches of the machine share: the bytes in all depots.
     pub shared: &'a mut u64,
     pages: &'a mut dyn PageSource,
-    deeds: &'a mut Vec<Deed>,
+    cost_events: &'a mut Vec<CostEvent>,
 }
 
 impl Op<'_> {
     /// Reports a part of the operation.
-    pub fn did(&mut self, deed: Deed) {
-        self.deeds.push(deed);
+    pub fn did(&mut self, deed: CostEvent) {
+        self.cost_events.push(deed);
     }
     /// Creates a slab and puts it at the front of a list.
     ///
@@ -236,7 +236,7 @@ impl Op<'_> {
     /// Fails if memory is exhausted.
     pub fn make(&mut self, list: u8) -> Result<u32, NoMemory> {
         let slab = self.slabs.make(self.pages, self.cpu, list)?;
-        self.deeds.push(Deed::Made);
+        self.cost_events.push(CostEvent::Made);
         Ok(slab)
     }
     /// Frees an empty slab.
@@ -245,7 +245,7 @@ impl Op<'_> {
     /// Panics if the slab is not empty.
     pub fn release(&mut self, slab: u32) {
         self.slabs.release(self.pages, self.cpu, slab);
-        self.deeds.push(Deed::Released);
+        self.cost_events.push(CostEvent::Released);
     }
 }
 
@@ -264,7 +264,7 @@ pub struct Model<'p, P: Policy> {
     slab_pages: SlabPages<'p>,
     /// The number that the policies of the caches share: [`Op::shared`].
     shared: u64,
-    deeds: Vec<Deed>,
+    cost_events: Vec<CostEvent>,
     paths: Paths,
     locks: Locks,
     ticks: u64,
@@ -282,7 +282,7 @@ struct Cache<P> {
 
 /// An allocated object of a model.
 #[derive(Debug)]
-pub enum Given<'p> {
+pub enum ModelObject<'p> {
     /// An object in a slab.
     Object(Object),
     /// An object of large kmalloc.
@@ -300,7 +300,7 @@ impl<'p, P: Policy> Model<'p, P> {
     ///
     /// # Errors
     /// Fails if the policy does not support these options.
-    pub fn new(pages: &'p Pages, knobs: P::Knobs) -> Result<Self, Unable> {
+    pub fn new(pages: &'p Pages, knobs: P::Knobs) -> Result<Self, Unsupported> {
         P::accept(&knobs)?;
         Ok(Self {
             cpus: pages.allocator().cpus(),
@@ -311,7 +311,7 @@ impl<'p, P: Policy> Model<'p, P> {
             large_pages: 0,
             slab_pages: SlabPages::new(pages),
             shared: 0,
-            deeds: vec![],
+            cost_events: vec![],
             paths: Paths::default(),
             locks: Locks::default(),
             ticks: 0,
@@ -324,8 +324,8 @@ impl<'p, P: Policy> Model<'p, P> {
         Self { as_traced, ..self }
     }
     /// Returns the reported parts of the last operation.
-    pub fn deeds(&self) -> &[Deed] {
-        &self.deeds
+    pub fn cost_events(&self) -> &[CostEvent] {
+        &self.cost_events
     }
     /// Returns the object that was allocated although it was in use.
     #[cfg(feature = "course")]
@@ -373,7 +373,7 @@ impl<'p, P: Policy> Model<'p, P> {
     }
     /// Begins an operation, after all ticks that are due.
     fn begin(&mut self, at: At) {
-        self.deeds.clear();
+        self.cost_events.clear();
         let Some(period) = P::TICK else { return };
         let due = at.ns / period;
         // If the trace's clock jumps, only the last ticks are played: after this many idle ticks the caches no longer
@@ -384,11 +384,11 @@ impl<'p, P: Policy> Model<'p, P> {
             let then = At { ns: self.ticks * period, ..at };
             self.of_all(then, |policy, op| policy.tick(op));
         }
-        self.deeds.clear();
+        self.cost_events.clear();
     }
     /// Ends an operation on an object.
     fn end(&mut self) {
-        let count = match self.deeds.iter().map(|deed| deed.path()).max().unwrap_or_default() {
+        let count = match self.cost_events.iter().map(|deed| deed.path()).max().unwrap_or_default() {
             Path::Cpu => &mut self.paths.cpu,
             Path::Depot => &mut self.paths.depot,
             Path::Slab => &mut self.paths.slab,
@@ -396,17 +396,22 @@ impl<'p, P: Policy> Model<'p, P> {
             Path::Commit => &mut self.paths.commit,
         };
         *count += 1;
-        for deed in &self.deeds {
+        for deed in &self.cost_events {
             match deed {
-                Deed::Refill(_) | Deed::Flush(_) | Deed::Relist => self.locks.lists += 1,
-                Deed::Exchange | Deed::Miss => self.locks.depot += 1,
-                Deed::Swap | Deed::Widened | Deed::Remote | Deed::Made | Deed::Released => {}
+                CostEvent::Refill(_) | CostEvent::Flush(_) | CostEvent::Relist => self.locks.lists += 1,
+                CostEvent::Exchange | CostEvent::Miss => self.locks.depot += 1,
+                CostEvent::Swap
+                | CostEvent::Widened
+                | CostEvent::Remote
+                | CostEvent::Made
+                | CostEvent::Released => {}
             }
         }
     }
     fn of_all<T>(&mut self, at: At, mut act: impl FnMut(&mut P, &mut Op<'_>) -> T) -> Vec<T> {
-        let Self { caches, slab_pages, shared, deeds, .. } = self;
-        let each = caches.iter_mut().flatten().map(|cache| cache.op(at, slab_pages, shared, deeds, &mut act));
+        let Self { caches, slab_pages, shared, cost_events, .. } = self;
+        let each =
+            caches.iter_mut().flatten().map(|cache| cache.op(at, slab_pages, shared, cost_events, &mut act));
         each.collect()
     }
 }
@@ -417,11 +422,11 @@ impl<P: Policy> Cache<P> {
         at: At,
         pages: &mut dyn PageSource,
         shared: &mut u64,
-        deeds: &mut Vec<Deed>,
+        cost_events: &mut Vec<CostEvent>,
         act: impl FnOnce(&mut P, &mut Op<'_>) -> T,
     ) -> T {
         self.slabs.begin();
-        let before = deeds.len();
+        let before = cost_events.len();
         let done = act(
             &mut self.policy,
             &mut Op {
@@ -431,10 +436,11 @@ impl<P: Policy> Cache<P> {
                 slabs: &mut self.slabs,
                 shared,
                 pages,
-                deeds: &mut *deeds,
+                cost_events: &mut *cost_events,
             },
         );
-        self.exchanges += deeds[before..].iter().filter(|deed| **deed == Deed::Exchange).count() as u64;
+        self.exchanges +=
+            cost_events[before..].iter().filter(|deed| **deed == CostEvent::Exchange).count() as u64;
         done
     }
     fn counts(&self) -> CacheCounts {
@@ -465,16 +471,16 @@ impl<P: Policy> Cache<P> {
 }
 
 impl<'p, P: Policy> Design for Model<'p, P> {
-    type Object = Given<'p>;
+    type Object = ModelObject<'p>;
     type Block = PageBlock<'p>;
 
-    fn learn(&mut self, info: &CacheInfo) -> Result<(), Unable> {
+    fn learn(&mut self, info: &CacheInfo) -> Result<(), Unsupported> {
         self.caches.push(match info.kind {
             Kind::Large => None,
             _ => {
                 // A cache that only hidden events name may have no size, so the smallest size is used.
                 let geometry = P::geometry(info.size.max(8) as usize, self.cpus.count(), &self.knobs)
-                    .map_err(|error| Unable(format!("cache {}: {error}", info.name)))?;
+                    .map_err(|error| Unsupported(format!("cache {}: {error}", info.name)))?;
                 let recorded = info.sheaf_capacity.filter(|_| self.as_traced);
                 let info = &CacheInfo { sheaf_capacity: recorded, ..info.clone() };
                 let policy = P::new(info, self.cpus, &geometry, &self.knobs);
@@ -485,31 +491,31 @@ impl<'p, P: Policy> Design for Model<'p, P> {
         Ok(())
     }
 
-    fn alloc(&mut self, at: At, cache: u32, bytes: u64) -> Result<Given<'p>, NoMemory> {
+    fn alloc(&mut self, at: At, cache: u32, bytes: u64) -> Result<ModelObject<'p>, NoMemory> {
         self.begin(at);
         let Some(cache) = &mut self.caches[cache as usize] else {
             let order = Order::for_bytes(usize::try_from(bytes).unwrap_or(usize::MAX)).ok_or(NoMemory)?;
             let block = self.slab_pages.pages().alloc(at.cpu, order.get(), 0)?;
             self.large += 1;
             self.large_pages += u64::from(order.pages());
-            return Ok(Given::Large { block });
+            return Ok(ModelObject::Large { block });
         };
-        let object = cache.op(at, &mut self.slab_pages, &mut self.shared, &mut self.deeds, P::alloc)?;
+        let object = cache.op(at, &mut self.slab_pages, &mut self.shared, &mut self.cost_events, P::alloc)?;
         if let Err(wrong) = cache.slabs.hand_out(object) {
             self.wrong.get_or_insert((format!("cache {}: {wrong}", cache.name), object));
             return Err(NoMemory);
         }
         self.end();
-        Ok(Given::Object(object))
+        Ok(ModelObject::Object(object))
     }
-    fn start(&mut self, at: At, cache: u32, used: u32, free: u32, owned: bool) -> Vec<Given<'p>> {
+    fn start(&mut self, at: At, cache: u32, used: u32, free: u32, owned: bool) -> Vec<ModelObject<'p>> {
         let (Some((partial, full)), Some(own)) = (P::SHARED_LISTS, &mut self.caches[cache as usize]) else {
             return vec![];
         };
         // Slabs of the model may have fewer objects than the recorded slabs.
         let slabs = (used + free).div_ceil(u32::from(own.slabs.objects()));
         let mut objects = Vec::with_capacity(used as usize);
-        own.op(at, &mut self.slab_pages, &mut self.shared, &mut self.deeds, |policy, op| {
+        own.op(at, &mut self.slab_pages, &mut self.shared, &mut self.cost_events, |policy, op| {
             for n in 1..=slabs {
                 let Ok(slab) = op.make(partial) else { break };
                 let until = (u64::from(used) * u64::from(n) / u64::from(slabs)) as usize;
@@ -525,30 +531,30 @@ impl<'p, P: Policy> Design for Model<'p, P> {
             }
         });
         let given = objects.into_iter().take_while(|object| own.slabs.hand_out(*object).is_ok());
-        given.map(Given::Object).collect()
+        given.map(ModelObject::Object).collect()
     }
-    fn free(&mut self, at: At, cache: u32, object: Given<'p>) {
+    fn free(&mut self, at: At, cache: u32, object: ModelObject<'p>) {
         self.begin(at);
         match (&mut self.caches[cache as usize], object) {
-            (Some(cache), Given::Object(object)) => {
+            (Some(cache), ModelObject::Object(object)) => {
                 cache.slabs.come_back(object);
-                cache.op(at, &mut self.slab_pages, &mut self.shared, &mut self.deeds, |policy, op| {
+                cache.op(at, &mut self.slab_pages, &mut self.shared, &mut self.cost_events, |policy, op| {
                     policy.free(op, object);
                 });
                 self.end();
             }
-            (_, Given::Large { block }) => {
+            (_, ModelObject::Large { block }) => {
                 on_cpu(at.cpu);
                 self.large -= 1;
                 self.large_pages -= u64::from(block.order().pages());
             }
-            (None, Given::Object(_)) => unreachable!("large kmalloc has no slabs"),
+            (None, ModelObject::Object(_)) => unreachable!("large kmalloc has no slabs"),
         }
     }
-    fn place(&self, _: u32, object: &Given<'p>) -> Option<(u32, u16)> {
+    fn place(&self, _: u32, object: &ModelObject<'p>) -> Option<(u32, u16)> {
         match object {
-            Given::Object(object) => Some((object.page, object.index)),
-            Given::Large { .. } => None,
+            ModelObject::Object(object) => Some((object.page, object.index)),
+            ModelObject::Large { .. } => None,
         }
     }
 
@@ -576,8 +582,8 @@ impl<'p, P: Policy> Design for Model<'p, P> {
         let objects = match cache {
             None => self.of_all(at, P::shrink).into_iter().sum(),
             Some(cache) => {
-                let Self { caches, slab_pages, shared, deeds, .. } = self;
-                let shrink = |cache: &mut Cache<P>| cache.op(at, slab_pages, shared, deeds, P::shrink);
+                let Self { caches, slab_pages, shared, cost_events, .. } = self;
+                let shrink = |cache: &mut Cache<P>| cache.op(at, slab_pages, shared, cost_events, P::shrink);
                 caches[cache as usize].as_mut().map_or(0, shrink)
             }
         };
@@ -611,8 +617,8 @@ impl<'p, P: Policy> Design for Model<'p, P> {
     }
     fn how(&self, _: u32, cache: u32, _: bool, _: &[Step]) -> Option<(Path, String)> {
         self.cache(cache)?;
-        let path = self.deeds.iter().map(|deed| deed.path()).max().unwrap_or_default();
-        let how = self.deeds.iter().map(|deed| deed.said()).collect::<Vec<_>>().join("; ");
+        let path = self.cost_events.iter().map(|deed| deed.path()).max().unwrap_or_default();
+        let how = self.cost_events.iter().map(|deed| deed.said()).collect::<Vec<_>>().join("; ");
         Some((
             path,
             if how.is_empty() {

@@ -4,7 +4,7 @@ use crate::design::Design;
 use crate::engine::{Engine, EngineError};
 use crate::step::{Step, What};
 use crate::stream::Action;
-use crate::told::{capital, dearest, how_pages, pages};
+use crate::told::{capital, dearest, pages, pages_text};
 use std::sync::Arc;
 use uslab_magazine::sync::{Mutex, Rank};
 use uslab_magazine::tracepoints::Observer;
@@ -15,7 +15,7 @@ impl<D: Design> Engine<'_, D> {
     ///
     /// # Errors
     /// Returns an [`EngineError`].
-    pub fn run_and_tell(&mut self, until: u64) -> Result<Vec<Step>, EngineError> {
+    pub fn run_with_steps(&mut self, until: u64) -> Result<Vec<Step>, EngineError> {
         let until = until.min(self.stream.operations);
         self.run(until.saturating_sub(1))?;
         let mut steps = Vec::new();
@@ -68,7 +68,7 @@ impl Watch {
             Some((path, how)) => (Some(path.max(dearest(&did))), how),
             // The step concerns pages, or a large object made of pages.
             None => {
-                let how = how_pages(&did);
+                let how = pages_text(&did);
                 let large = matches!(what, What::Alloc | What::Free { .. });
                 let whole = format!("too large for a cache, so it is a block of pages. {}", capital(&how));
                 (Some(dearest(&did)), if large { whole } else { how })

@@ -1,6 +1,6 @@
 //! The shipping allocator as a design.
 
-use crate::design::{At, CacheCounts, Design, NoMemory, Unable};
+use crate::design::{At, CacheCounts, Design, NoMemory, Unsupported};
 use crate::levels::{Level, Levels};
 use crate::machine::Machine;
 use crate::pages::gfp;
@@ -43,8 +43,8 @@ impl<'m> Design for Shipping<'m> {
     type Object = Block<'m>;
     type Block = PageBlock<'m>;
 
-    fn learn(&mut self, cache: &CacheInfo) -> Result<(), Unable> {
-        self.caches.push(self.machine.cache(cache).map_err(|error| Unable(error.to_string()))?);
+    fn learn(&mut self, cache: &CacheInfo) -> Result<(), Unsupported> {
+        self.caches.push(self.machine.cache(cache).map_err(|error| Unsupported(error.to_string()))?);
         Ok(())
     }
 

@@ -24,7 +24,7 @@
 //!   Time    ticks since the operation before, one an operation
 //! ```
 
-use crate::design::Manner;
+use crate::design::CallMode;
 use rustc_hash::FxHashMap;
 use uslab_buddy::ZoneKind;
 
@@ -389,7 +389,7 @@ pub struct Reader {
     at: [usize; COLUMNS],
     cpu: u32,
     time: u64,
-    manner: Manner,
+    manner: CallMode,
 }
 
 impl Reader {
@@ -406,7 +406,7 @@ impl Reader {
         self.cpu
     }
     /// Returns the constraints of the last action's caller.
-    pub fn manner(&self) -> Manner {
+    pub fn manner(&self) -> CallMode {
         self.manner
     }
     /// Returns the nanoseconds from the first operation to the last operation read.
@@ -427,9 +427,9 @@ impl Reader {
                 u32::try_from(self.next(stream, Column::Cpu)?).ok().filter(|cpu| *cpu < stream.cpus)?;
         }
         self.manner = match byte >> MANNER & 3 {
-            0 => Manner::Plain,
-            1 => Manner::NonBlocking,
-            2 => Manner::AfterGrace,
+            0 => CallMode::Plain,
+            1 => CallMode::NonBlocking,
+            2 => CallMode::AfterGrace,
             _ => return None,
         };
         Some(match Code::of(byte) {
@@ -483,7 +483,7 @@ pub struct Writer {
     /// `true` if the current operation has an action.
     begun: bool,
     /// The constraints of the next action's caller.
-    manner: Manner,
+    manner: CallMode,
     /// The birth numbers of objects, by address.
     objects: FxHashMap<u64, u64>,
     born: u64,
@@ -536,7 +536,7 @@ impl Writer {
         self.born += used.len() as u64 + u64::from(others);
     }
     /// Sets the constraints of the next action's caller; the action must be an allocation or a free.
-    pub fn allow(&mut self, manner: Manner) {
+    pub fn allow(&mut self, manner: CallMode) {
         self.manner = manner;
     }
     /// Begins the next operation, at this time of the trace's clock.
@@ -591,7 +591,7 @@ impl Writer {
     /// Frees the object at `ptr`; returns `false` if no object is there.
     pub fn free(&mut self, cpu: u32, ptr: u64) -> bool {
         let Some(number) = self.objects.remove(&ptr) else {
-            self.manner = Manner::Plain;
+            self.manner = CallMode::Plain;
             return false;
         };
         self.code(Code::Free, cpu);
@@ -716,7 +716,7 @@ mod tests {
         writer.begin(1_005_000);
         writer.alloc(0, 0, 0x2000, 192);
         writer.start(0, 0, &[0x3000], 2, 7, true);
-        writer.allow(Manner::AfterGrace);
+        writer.allow(CallMode::AfterGrace);
         writer.free(0, 0x3000);
         writer.shrink(0, Some(0));
         writer.shrink(0, None);

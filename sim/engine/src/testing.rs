@@ -4,8 +4,8 @@
 //!
 //! All functions panic if an invariant does not hold.
 
-use crate::design::{At, Design, Manner};
-use crate::model::{Deed, Given, Model, Policy};
+use crate::design::{At, CallMode, Design};
+use crate::model::{CostEvent, Model, ModelObject, Policy};
 use crate::pages::Pages;
 use crate::slabs::Object;
 use crate::stream::{CacheInfo, Kind};
@@ -24,7 +24,7 @@ thread_local! {
 #[derive(Debug)]
 pub struct Script<'p, P: Policy> {
     model: Model<'p, P>,
-    objects: Vec<Option<Given<'p>>>,
+    objects: Vec<Option<ModelObject<'p>>>,
     ns: u64,
 }
 
@@ -53,7 +53,7 @@ impl<P: Policy> Script<'_, P> {
     /// Allocates `n` objects as [`alloc`](Self::alloc) does, for a caller that may not block.
     pub fn alloc_without_blocking(&mut self, cpu: u32, n: usize) {
         for _ in 0..n {
-            let at = At { manner: Manner::NonBlocking, ..self.at(cpu) };
+            let at = At { manner: CallMode::NonBlocking, ..self.at(cpu) };
             let object = self.model.alloc(at, 0, 0).expect("memory");
             self.objects.push(Some(object));
         }
@@ -63,7 +63,7 @@ impl<P: Policy> Script<'_, P> {
     pub fn free_after_grace(&mut self, cpu: u32, numbers: impl IntoIterator<Item = usize>) {
         for number in numbers {
             let object = self.objects[number].take().expect("freed once");
-            self.model.free(At { manner: Manner::AfterGrace, ..self.at(cpu) }, 0, object);
+            self.model.free(At { manner: CallMode::AfterGrace, ..self.at(cpu) }, 0, object);
         }
         self.check();
     }
@@ -112,8 +112,8 @@ impl<P: Policy> Script<'_, P> {
     }
     fn object(&self, number: usize) -> Object {
         match self.objects[number].as_ref().expect("in use") {
-            Given::Object(object) => *object,
-            Given::Large { .. } => unreachable!("it has a slab"),
+            ModelObject::Object(object) => *object,
+            ModelObject::Large { .. } => unreachable!("it has a slab"),
         }
     }
     /// Returns the place of an object.
@@ -126,8 +126,8 @@ impl<P: Policy> Script<'_, P> {
         self.place(number).0
     }
     /// Returns the reported parts of the last operation.
-    pub fn deeds(&self) -> &[Deed] {
-        self.model.deeds()
+    pub fn cost_events(&self) -> &[CostEvent] {
+        self.model.cost_events()
     }
 }
 

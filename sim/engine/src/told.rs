@@ -18,7 +18,7 @@ fn decommitted(did: &[Step]) -> u64 {
 }
 
 /// Describes how a block of pages was allocated or freed.
-pub(crate) fn how_pages(did: &[Step]) -> String {
+pub(crate) fn pages_text(did: &[Step]) -> String {
     use Step::{BlocksGiven, BlocksTaken, Filled, Flushed};
     let (committed, decommitted) = (committed(did), decommitted(did));
     let by_magazine = did.iter().any(|step| matches!(step, Filled { .. } | Flushed { .. }));
@@ -80,7 +80,7 @@ pub(crate) fn how(did: &[Step], order: u8, freeing: bool, stack: Option<Level>) 
     } else if did.contains(&DepotTaken) || path == Path::Depot {
         "its stack is empty, so a magazine comes from the depot, under the depot's lock.".to_owned()
     } else {
-        how_cpu(freeing, stack, path)
+        cpu_text(freeing, stack, path)
     };
     let tables = count(|step| if let TablesCommitted { bytes } = step { (*bytes).into() } else { 0 });
     let commit = match committed(did) {
@@ -91,7 +91,7 @@ pub(crate) fn how(did: &[Step], order: u8, freeing: bool, stack: Option<Level>) 
     (path, how + &commit)
 }
 
-fn how_cpu(freeing: bool, stack: Option<Level>, path: Path) -> String {
+fn cpu_text(freeing: bool, stack: Option<Level>, path: Path) -> String {
     let no_lock = if path == Path::Cpu { "; no lock is taken" } else { "" };
     let Some(Level { objects, room, .. }) = stack else { return "no lock is taken.".to_owned() };
     match (freeing, objects) {

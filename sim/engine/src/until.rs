@@ -230,7 +230,7 @@ pub(crate) mod tests {
         fn visit<D: Design>(self, design: D) -> Vec<View> {
             let mut engine = Engine::new(design, self.0);
             let view = |at| {
-                let steps = engine.run_and_tell(at).unwrap();
+                let steps = engine.run_with_steps(at).unwrap();
                 engine.view(steps, &[0, 1])
             };
             (0..=self.0.operations).map(view).collect()

@@ -239,7 +239,7 @@ mod tests {
             let mut engine = Engine::new(design, self.0);
             let (mut sample, mut expected) = (Vec::new(), vec![0.0; SUMS + 3 * self.0.caches.len()]);
             for at in 1..=self.0.operations {
-                let steps = engine.run_and_tell(at).unwrap();
+                let steps = engine.run_with_steps(at).unwrap();
                 for path in steps.iter().filter_map(|step| step.path).filter(|path| *path > Path::Cpu) {
                     expected[3 + path.min(self.1) as usize] += 1.0;
                 }

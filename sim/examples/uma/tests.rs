@@ -17,9 +17,9 @@ fn bucket_fills_by_object_and_empties_in_lifo_order() {
     play(|script| {
         script.alloc(0, 1);
         assert_eq!((script.place(0), script.counts()), ((0, 1), (1, 2)));
-        assert_eq!(script.deeds(), [Deed::Made, Deed::Refill(1), Deed::Refill(1)]);
+        assert_eq!(script.cost_events(), [CostEvent::Made, CostEvent::Refill(1), CostEvent::Refill(1)]);
         script.alloc(0, 1);
-        assert_eq!((script.place(1), script.deeds()), ((0, 0), &[][..]));
+        assert_eq!((script.place(1), script.cost_events()), ((0, 0), &[][..]));
     });
 }
 
@@ -29,13 +29,13 @@ fn frees_fill_the_allocation_bucket_before_the_free_bucket() {
         script.alloc(0, 4);
         let places = [3, 0, 1, 2].map(|number| script.place(number));
         script.free(0, [0, 1, 2, 3]);
-        assert_eq!((script.deeds(), script.counts()), (&[][..], (1, 4)), "both are full");
+        assert_eq!((script.cost_events(), script.counts()), (&[][..], (1, 4)), "both are full");
         script.alloc(0, 2);
         assert_eq!([script.place(4), script.place(5)], [places[2], places[1]]);
         script.alloc(0, 1);
         assert_eq!(
-            (script.place(6), script.deeds()),
-            (places[0], &[Deed::Swap][..]),
+            (script.place(6), script.cost_events()),
+            (places[0], &[CostEvent::Swap][..]),
             "the two change places"
         );
     });
@@ -47,9 +47,9 @@ fn full_bucket_moves_through_the_zone_to_another_cpu() {
         script.alloc(0, 6);
         let place = script.place(3);
         script.free(0, 0..5);
-        assert_eq!(script.deeds(), [Deed::Exchange]);
+        assert_eq!(script.cost_events(), [CostEvent::Exchange]);
         script.alloc(1, 1);
-        assert_eq!((script.place(6), script.deeds()), (place, &[Deed::Exchange][..]));
+        assert_eq!((script.place(6), script.cost_events()), (place, &[CostEvent::Exchange][..]));
     });
 }
 

@@ -74,7 +74,7 @@ fn seconds(text: &str) -> Result<Duration, String> {
 
 /// The JSON report of `uslab slabs`.
 #[derive(Serialize)]
-struct Told {
+struct SlabsJson {
     #[serde(flatten)]
     report: Report,
     /// The differences that `--against` requests.
@@ -117,13 +117,13 @@ pub(super) fn run(args: &Args, json: Option<Place>) -> anyhow::Result<Outcome> {
     let (told, text) = match &args.against {
         None => {
             let text = report.text(args.rows());
-            (Told { report, change: None }, text)
+            (SlabsJson { report, change: None }, text)
         }
         Some(later) => {
             let later = args.read(Some(later))?;
             let change = Change::new(&report, &later);
             let text = format!("{}\n{}", change.text(args.rows()), later.text(args.rows()));
-            (Told { report: later, change: Some(change) }, text)
+            (SlabsJson { report: later, change: Some(change) }, text)
         }
     };
     let json = json.map(|place| json_text(&told).map(|text| (place, text))).transpose()?;

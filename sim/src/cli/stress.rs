@@ -94,7 +94,7 @@ Examples:
 
 pub(super) fn run(args: &Args, json: Option<Place>) -> anyhow::Result<Outcome> {
     if !args.merge.is_empty() {
-        return told_of_runs(&stress::Runs::merge(&args.merge)?, json);
+        return report_runs(&stress::Runs::merge(&args.merge)?, json);
     }
     let html = args.html.as_deref().map(|path| Place::open(Form::Html, path)).transpose()?;
     Place::apart([&json, &html])?;
@@ -166,14 +166,14 @@ fn run_stresses(
     let shard = asked.or(args.rows.is_some().then_some(Shard::WHOLE));
     let runs = stress::Runs::run(options, of.get(), shard.unwrap_or(Shard::WHOLE), &Progress::new())?;
     let rows = shard.map(|shard| runs.leave(options, shard, args.rows.as_deref())).transpose()?;
-    let outcome = told_of_runs(&runs, json)?;
+    let outcome = report_runs(&runs, json)?;
     if let Some(rows) = rows {
         eprintln!("uslab: {}", rows.display());
     }
     Ok(outcome)
 }
 
-fn told_of_runs(runs: &stress::Runs, json: Option<Place>) -> anyhow::Result<Outcome> {
+fn report_runs(runs: &stress::Runs, json: Option<Place>) -> anyhow::Result<Outcome> {
     tell(runs, &runs.page(), json)?;
     Ok(if runs.violated() { Outcome::Violated } else { Outcome::Done })
 }

@@ -2,7 +2,7 @@
 
 use crate::output::command::Outcome;
 use crate::output::{Place, tell};
-use crate::what::What;
+use crate::what::FileDescription;
 use std::path::PathBuf;
 
 /// Name the format of a file, how such files are made, and which command reads it.
@@ -24,7 +24,7 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args, json: Option<Place>) -> anyhow::Result<Outcome> {
-    let what = What::of(&args.file)?;
+    let what = FileDescription::of(&args.file)?;
     tell(&what, &what.to_string(), json)?;
     Ok(Outcome::Done)
 }

@@ -46,7 +46,7 @@ fn main() {
 
 /// The verdict on an exercise.
 #[derive(Serialize)]
-pub(super) struct Judged {
+pub(super) struct ExerciseVerdict {
     file: String,
     #[serde(flatten)]
     pub(super) verdict: Verdict,
@@ -55,7 +55,7 @@ pub(super) struct Judged {
     pub(super) page: Option<String>,
 }
 
-impl Judged {
+impl ExerciseVerdict {
     pub(super) fn text(&self) -> String {
         let Verdict { lab, seed, checks, .. } = &self.verdict;
         let rows = checks.iter().map(|check| {
@@ -88,7 +88,7 @@ struct Crate<'h> {
 ///
 /// # Errors
 /// Fails if the sources, cargo or disk space is missing. A fault of the exercise itself is a verdict, not an error.
-pub(super) fn judge(lab: &str, code: &str, file: &Path, how: &How) -> anyhow::Result<Judged> {
+pub(super) fn judge(lab: &str, code: &str, file: &Path, how: &How) -> anyhow::Result<ExerciseVerdict> {
     let folder = tempfile::tempdir().context("a folder for the exercise")?;
     let own = Crate { folder, how };
     own.write(lab, code)?;
@@ -113,7 +113,7 @@ pub(super) fn judge(lab: &str, code: &str, file: &Path, how: &How) -> anyhow::Re
             }
         }
     }
-    Ok(Judged { file: file.display().to_string(), verdict, page })
+    Ok(ExerciseVerdict { file: file.display().to_string(), verdict, page })
 }
 
 impl Crate<'_> {

@@ -24,7 +24,7 @@ pub(super) fn grade(file: &Path, sheet: &str) -> anyhow::Result<(Graded, String)
 
 /// A question with its right answer.
 #[derive(Debug, Serialize)]
-pub(super) struct Answered {
+pub(super) struct AnsweredQuestion {
     lab: &'static str,
     /// Number of the question, from 1.
     question: usize,
@@ -37,7 +37,7 @@ pub(super) struct Answered {
 }
 
 /// Returns the questions for a seed with the right answers, and the same as text.
-pub(super) fn answers(seed: u32) -> (Vec<Answered>, String) {
+pub(super) fn answers(seed: u32) -> (Vec<AnsweredQuestion>, String) {
     let (mut all, mut words) = (Vec::new(), format!("answers for seed {seed}\n"));
     for lab in labs(seed) {
         let Work::Questions(questions) = lab.work else { continue };
@@ -51,7 +51,7 @@ pub(super) fn answers(seed: u32) -> (Vec<Answered>, String) {
             };
             let _ = writeln!(words, "  {}. {}\n     = {said}. {}", at + 1, question.text, answer.why);
             let (text, right, why) = (question.text, answer.right, answer.why);
-            all.push(Answered { lab: lab.name, question: at + 1, text, right, said, why });
+            all.push(AnsweredQuestion { lab: lab.name, question: at + 1, text, right, said, why });
         }
     }
     (all, words)

@@ -149,7 +149,7 @@ impl Drain {
             let mut printed = 0;
             while let Some(Reverse((time, index))) = next.pop() {
                 let stream = &mut streams[index];
-                stream.tell_lost(&mut text);
+                stream.report_lost(&mut text);
                 printer.line(stream.cpu, time, stream.record(), &mut text);
                 if stream.advance()? {
                     next.push(Reverse((stream.cursor.time, index)));
@@ -301,7 +301,7 @@ impl Stream {
     }
 
     /// Reports once the events that were lost before the last record, as ftrace does.
-    fn tell_lost(&mut self, text: &mut Vec<u8>) {
+    fn report_lost(&mut self, text: &mut Vec<u8>) {
         // Writing to a vector cannot fail.
         let _ = match self.cursor.lost.take() {
             Some(0) => writeln!(text, "CPU:{} [LOST EVENTS]", self.cpu),

@@ -271,7 +271,7 @@ fn root(guest: &Guest, modules: Option<&Path>) -> anyhow::Result<Archive> {
     let settings: String = guest.set.iter().map(|set| format!("{set}\n")).collect();
     root.add("settings", FILE, settings.as_bytes());
     let mut order = String::new();
-    for (name, bytes) in way_out(modules)? {
+    for (name, bytes) in tracing_modules(modules)? {
         order += &format!("{name}.ko\n");
         root.add(&format!("modules/{name}.ko"), FILE, &bytes);
     }
@@ -292,7 +292,7 @@ fn program(path: &Path) -> anyhow::Result<Vec<u8>> {
 }
 
 /// Returns the modules that transfer the trace, each after its dependencies.
-fn way_out(folder: Option<&Path>) -> anyhow::Result<Vec<(String, Vec<u8>)>> {
+fn tracing_modules(folder: Option<&Path>) -> anyhow::Result<Vec<(String, Vec<u8>)>> {
     let mut files = BTreeMap::new();
     let mut folders: Vec<_> = folder.map(Path::to_owned).into_iter().collect();
     while let Some(folder) = folders.pop() {
@@ -417,10 +417,13 @@ mod tests {
         module("virtio-ring.ko", "virtio");
         module("9p.ko", "9pnet");
         module("9pnet.ko", "");
-        let names: Vec<_> =
-            way_out(Some(folder.path())).expect("modules").into_iter().map(|(name, _)| name).collect();
+        let names: Vec<_> = tracing_modules(Some(folder.path()))
+            .expect("modules")
+            .into_iter()
+            .map(|(name, _)| name)
+            .collect();
         assert_eq!(names, ["virtio", "virtio_ring", "virtio_pci", "9pnet", "9p"]);
-        assert_eq!(way_out(None).expect("none"), []);
+        assert_eq!(tracing_modules(None).expect("none"), []);
     }
 
     #[test]

@@ -84,7 +84,7 @@ impl Visitor for Views<'_> {
             let view = match views.last().filter(|(_, view)| view.operation == at) {
                 Some((_, same)) => same.clone(),
                 None => {
-                    let steps = engine.run_and_tell(at)?;
+                    let steps = engine.run_with_steps(at)?;
                     engine.view(steps, &all)
                 }
             };

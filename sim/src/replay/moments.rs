@@ -217,14 +217,14 @@ pub struct SlabSums {
     /// changed.
     pub skill: Option<f64>,
     /// The accuracy in caches with more than 100 objects.
-    pub caches_over_100: Within,
+    pub caches_over_100: NearCount,
     /// The number of caches whose slabs are in their band.
     pub in_band: u64,
 }
 
 /// How many caches are predicted accurately.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
-pub struct Within {
+pub struct NearCount {
     /// The number of caches.
     pub n: u64,
     /// The number of caches within two per cent.

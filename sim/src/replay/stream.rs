@@ -14,7 +14,7 @@ use std::io::Read;
 use std::path::Path;
 use uslab::SlabInfo;
 use uslab_buddy::ZoneKind;
-use uslab_engine::design::Manner;
+use uslab_engine::design::CallMode;
 use uslab_engine::stream::{Kind, MAGIC};
 use uslab_engine::{Stream, Writer};
 
@@ -106,7 +106,7 @@ pub(super) fn of(
             }
         }
         for ptr in deaths.get(&at).into_iter().flatten() {
-            writer.allow(Manner::AfterGrace);
+            writer.allow(CallMode::AfterGrace);
             writer.free(cpu, *ptr);
         }
         for ptr in recycled.get(&at).into_iter().flatten() {
@@ -146,7 +146,7 @@ fn write(to: &mut Writer, resolver: &Resolver, op: &Op, cpu: u32) {
     }
     match op.kind {
         OpKind::Alloc { cache, ptr, bytes_alloc, may_block, .. } => {
-            to.allow(if may_block { Manner::Plain } else { Manner::NonBlocking });
+            to.allow(if may_block { CallMode::Plain } else { CallMode::NonBlocking });
             to.alloc(cpu, cache.0, ptr.0, bytes_alloc.into());
         }
         OpKind::Free { ptr, origin: FreeOrigin::Matched { .. }, .. } | OpKind::HiddenFree { ptr, .. } => {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 /// The kind of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Deed {
+pub(super) enum StressOperation {
     /// The thread allocated the object.
     Alloc,
     /// The thread frees the object; logged before the free.
@@ -28,7 +28,7 @@ pub(super) struct Entry {
     /// The time since the start of the run.
     pub(super) at: Duration,
     /// The kind of the operation.
-    pub(super) deed: Deed,
+    pub(super) deed: StressOperation,
     /// The source of the object.
     pub(super) source: Option<Source>,
     /// The address of the object.
@@ -42,12 +42,12 @@ impl fmt::Display for Entry {
         let (at, address, token) = (self.at.as_secs_f64(), self.address, self.token);
         write!(f, "{at:12.6} s  ")?;
         match (self.deed, self.source) {
-            (Deed::Alloc, Some(source)) => write!(f, "alloc  {address:#x}  {source}: {token}"),
-            (Deed::Free, Some(source)) => write!(f, "free   {address:#x}  {source}: {token}"),
-            (Deed::Leave, Some(source)) => write!(f, "leave  {address:#x}  {source}: {token}"),
-            (Deed::Take, Some(source)) => write!(f, "take   {address:#x}  {source}: {token}"),
-            (Deed::Move(cpu), _) => write!(f, "moves to CPU {cpu}"),
-            (Deed::Other(what), _) => f.write_str(what),
+            (StressOperation::Alloc, Some(source)) => write!(f, "alloc  {address:#x}  {source}: {token}"),
+            (StressOperation::Free, Some(source)) => write!(f, "free   {address:#x}  {source}: {token}"),
+            (StressOperation::Leave, Some(source)) => write!(f, "leave  {address:#x}  {source}: {token}"),
+            (StressOperation::Take, Some(source)) => write!(f, "take   {address:#x}  {source}: {token}"),
+            (StressOperation::Move(cpu), _) => write!(f, "moves to CPU {cpu}"),
+            (StressOperation::Other(what), _) => f.write_str(what),
             (deed, None) => write!(f, "{deed:?}"),
         }
     }
@@ -98,7 +98,7 @@ mod tests {
             let token = Token::new(1, serial);
             log.push(Entry {
                 at: Duration::from_secs(serial),
-                deed: Deed::Alloc,
+                deed: StressOperation::Alloc,
                 source: None,
                 address: 0,
                 token,

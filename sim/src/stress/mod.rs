@@ -41,7 +41,7 @@ use uslab_magazine::sync::catch_panic;
 use uslab_magazine::sync::{AtomicBool, Ordering::Relaxed};
 use worker::{Bin, Seat, Worker};
 pub use workload::Workload;
-use world::{Missing, World};
+use world::{CensusError, World};
 
 /// Returns the names of the caches that the workloads share, from each of which an object can be leaked.
 pub fn caches() -> impl Iterator<Item = &'static str> {
@@ -57,12 +57,12 @@ const MOST_LOGGED: usize = 1 << 12;
 
 /// The limit at which a run, or a round, ends.
 #[derive(Clone, Copy, Debug)]
-struct Goal {
+struct RunEnd {
     time: Option<Duration>,
     operations: Option<u64>,
 }
 
-impl Goal {
+impl RunEnd {
     /// Returns the part of the goal that is reached, in thousandths.
     fn done(&self, time: Duration, operations: u64) -> u64 {
         let time = self.time.map_or(0.0, |goal| time.as_secs_f64() / goal.as_secs_f64());
@@ -87,7 +87,7 @@ impl Goal {
 /// threads. A violation is not an error, but part of the report.
 pub fn run(options: &Options, progress: &Progress) -> anyhow::Result<Report> {
     let threads = options.threads()?;
-    let goal = Goal { time: options.duration()?, operations: options.operations };
+    let goal = RunEnd { time: options.duration()?, operations: options.operations };
     let world = World::new(options.seed, options.faults.as_ref(), options.saboteur.clone())?;
     let bins: Vec<Bin<'_>> = (0..threads).map(|_| Bin::default()).collect();
     let entries = (LOGGED / usize::from(threads)).clamp(LEAST_LOGGED, MOST_LOGGED);
@@ -168,13 +168,13 @@ pub fn run(options: &Options, progress: &Progress) -> anyhow::Result<Report> {
     Ok(report)
 }
 
-fn violated(world: &World, when: &str, missing: Missing) {
-    let Missing { what, address } = missing;
+fn violated(world: &World, when: &str, missing: CensusError) {
+    let CensusError { what, address } = missing;
     let what = format!("{when}: {what}");
     world.violated(world::Violation { at: world.now(), what, address, seats: Vec::new() });
 }
 
-fn census(world: &World, seats: &[Seat<'_>], bins: &[Bin<'_>]) -> Result<Census, Missing> {
+fn census(world: &World, seats: &[Seat<'_>], bins: &[Bin<'_>]) -> Result<Census, CensusError> {
     let of = |held: &worker::Held<'_>| (held.source, held.memory.address());
     let left = bins.iter().flat_map(|bin| bin.lock().iter().map(of).collect::<Vec<_>>());
     let kept = seats.iter().flat_map(|seat| seat.held.iter().map(of));
@@ -219,7 +219,7 @@ fn tear_down<'w>(world: &'w World, bins: &[Bin<'w>], seats: &mut Vec<Seat<'w>>) 
     ] {
         if left != 0 {
             let what = format!("{left} {what} left after everything was freed");
-            violated(world, "at the end", Missing { what, address: None });
+            violated(world, "at the end", CensusError { what, address: None });
         }
     }
     Some(end)
@@ -231,8 +231,8 @@ struct Supervisor<'w, 'e> {
     bins: &'e [Bin<'w>],
     workloads: &'e [Workload],
     /// The goal of this round, counted from the beginning of the run.
-    goal: Goal,
-    whole: Goal,
+    goal: RunEnd,
+    whole: RunEnd,
     begun: Instant,
     stage: &'e Stage,
     interrupted: &'e AtomicBool,

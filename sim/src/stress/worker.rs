@@ -3,7 +3,7 @@
 //! A *seat* exists during the whole run. A seat has a number, the objects it holds, and a log. Threads use a seat one
 //! after another.
 
-use super::log::{Deed, Entry, Log};
+use super::log::{Entry, Log, StressOperation};
 use super::stamp::{Pattern, Token};
 use super::workload::Workload;
 use super::world::{Memory, Source, Violation, World};
@@ -176,7 +176,7 @@ impl<'w, 'e> Worker<'w, 'e> {
         self.tally().allocs += 1;
         self.seat.serial += 1;
         let token = Token::new(self.seat.number, self.seat.serial);
-        self.log(Deed::Alloc, source, memory.address(), token);
+        self.log(StressOperation::Alloc, source, memory.address(), token);
         let size = memory.size();
         if source.is_constructed()
             && let Some(at) = Pattern::free(self.world.seed).differs(memory.front(size))
@@ -211,7 +211,7 @@ impl<'w, 'e> Worker<'w, 'e> {
             Pattern::free(self.world.seed).write(held.memory.front_mut(size));
         }
         self.tally().frees += 1;
-        self.log(Deed::Free, held.source, held.memory.address(), held.token);
+        self.log(StressOperation::Free, held.source, held.memory.address(), held.token);
         Some(held.memory)
     }
 
@@ -269,7 +269,7 @@ impl<'w, 'e> Worker<'w, 'e> {
     /// Leaves objects in a bin for other threads.
     pub(super) fn leave(&mut self, bin: usize, objects: Vec<Held<'w>>) {
         for held in &objects {
-            self.log(Deed::Leave, held.source, held.memory.address(), held.token);
+            self.log(StressOperation::Leave, held.source, held.memory.address(), held.token);
         }
         self.bins[bin].lock().extend(objects);
     }
@@ -281,23 +281,23 @@ impl<'w, 'e> Worker<'w, 'e> {
             bin.split_off(rest)
         };
         for held in &objects {
-            self.log(Deed::Take, held.source, held.memory.address(), held.token);
+            self.log(StressOperation::Take, held.source, held.memory.address(), held.token);
         }
         objects
     }
 
     // ---- the log ----
 
-    fn log(&mut self, deed: Deed, source: Source, address: usize, token: Token) {
+    fn log(&mut self, deed: StressOperation, source: Source, address: usize, token: Token) {
         self.seat.log.push(Entry { at: self.world.now(), deed, source: Some(source), address, token });
     }
     /// Runs an operation that is neither an allocation nor a free.
     pub(super) fn other<R>(&mut self, what: &'static str, act: impl FnOnce(&World) -> R) -> R {
-        self.deed(Deed::Other(what), act)
+        self.deed(StressOperation::Other(what), act)
     }
 
     /// Runs and logs an operation that does not concern an object.
-    pub(super) fn deed<R>(&mut self, deed: Deed, act: impl FnOnce(&World) -> R) -> R {
+    pub(super) fn deed<R>(&mut self, deed: StressOperation, act: impl FnOnce(&World) -> R) -> R {
         self.tally().others += 1;
         let (at, token) = (self.world.now(), Token::new(self.seat.number, self.seat.serial));
         self.seat.log.push(Entry { at, deed, source: None, address: 0, token });

@@ -1,7 +1,7 @@
 //! The workloads that threads run in turns.
 
 use super::affinity;
-use super::log::Deed;
+use super::log::StressOperation;
 use super::worker::{Held, Worker};
 use super::world::{Memory, Source};
 use clap::ValueEnum;
@@ -170,7 +170,7 @@ fn migrate(worker: &mut Worker<'_, '_>) {
     let cpus = affinity::usable();
     for _ in 0..16 {
         let cpu = worker.pick(&cpus);
-        worker.deed(Deed::Move(cpu), |_| affinity::pin(&[cpu]));
+        worker.deed(StressOperation::Move(cpu), |_| affinity::pin(&[cpu]));
         churn(worker, 64);
     }
     worker.other("moves anywhere", |_| affinity::pin(&cpus));

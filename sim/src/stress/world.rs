@@ -334,12 +334,12 @@ impl World {
 
     /// Checks that the threads' objects, the caches' counts of objects in use, and a walk of all slabs and pages agree.
     /// `held` has each object's source and address. No other thread may run.
-    pub(super) fn census(&self, held: &[(Source, usize)]) -> Result<Census, Missing> {
+    pub(super) fn census(&self, held: &[(Source, usize)]) -> Result<Census, CensusError> {
         self.grace();
         let census = self
             .subsystem
             .check()
-            .map_err(|violation| Missing { what: violation.to_string(), address: None })?;
+            .map_err(|violation| CensusError { what: violation.to_string(), address: None })?;
         let (mut caches, mut classes, mut large, mut blocks) = (BTreeMap::<u8, u64>::new(), 0, 0, 0);
         for &(source, _) in held {
             match source {
@@ -368,12 +368,14 @@ impl World {
         match books.into_iter().find(|(_, held, used)| held != used) {
             Some((what, count, used)) => {
                 let held = held.iter().map(|(_, address)| *address).collect();
-                let lost = self.classes().find_map(|cache| Some((cache, unheld(cache, &held).pop_first()?)));
+                let lost = self
+                    .classes()
+                    .find_map(|cache| Some((cache, unowned_objects(cache, &held).pop_first()?)));
                 let mut what = format!("{what}: threads hold {count}, {used} are in use");
                 if let Some((cache, address)) = lost {
                     what = format!("cache {}: {what}; no thread holds {address:#x}", cache.name());
                 }
-                Err(Missing { what, address: lost.map(|(_, address)| address) })
+                Err(CensusError { what, address: lost.map(|(_, address)| address) })
             }
             None => Ok(census),
         }
@@ -391,14 +393,14 @@ impl World {
 
 /// Returns the objects of a cache that are in use, but that no thread holds. The search empties the cache's magazines,
 /// so it runs only after an error.
-fn unheld(cache: &KmemCache, held: &BTreeSet<usize>) -> BTreeSet<usize> {
+fn unowned_objects(cache: &KmemCache, held: &BTreeSet<usize>) -> BTreeSet<usize> {
     let used = cache.live();
     used.iter().map(|object| object.addr().get()).filter(|address| !held.contains(address)).collect()
 }
 
 /// An error that a census found, with the address of one object concerned.
 #[derive(Debug)]
-pub(super) struct Missing {
+pub(super) struct CensusError {
     pub(super) what: String,
     pub(super) address: Option<usize>,
 }
@@ -407,17 +409,17 @@ pub(super) struct Missing {
 const NAMED: usize = 8;
 
 /// Returns the error for a cache whose objects in use differ from the objects that threads hold.
-fn missing(cache: &KmemCache, held: &BTreeSet<usize>) -> Missing {
+fn missing(cache: &KmemCache, held: &BTreeSet<usize>) -> CensusError {
     let counted = cache.info().used;
     let mut what =
         format!("cache {}: objects: threads hold {}, {counted} are in use", cache.name(), held.len());
-    let lost = unheld(cache, held);
+    let lost = unowned_objects(cache, held);
     if !lost.is_empty() {
         let named: Vec<String> = lost.iter().take(NAMED).map(|address| format!("{address:#x}")).collect();
         let more = if lost.len() > NAMED { ", ..." } else { "" };
         what += &format!("; no thread holds {}{more}", named.join(", "));
     }
-    Missing { what, address: lost.first().copied() }
+    CensusError { what, address: lost.first().copied() }
 }
 
 #[cfg(test)]

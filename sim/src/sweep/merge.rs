@@ -54,7 +54,7 @@ impl Collected {
     }
     /// Returns messages about items without a result: a line for each failure and each damaged file, and the command
     /// that runs all of them.
-    pub(super) fn complaints(&self, plan: &Plan, command: &str) -> Vec<String> {
+    pub(super) fn result_warnings(&self, plan: &Plan, command: &str) -> Vec<String> {
         let Self { missing, failed, damaged, .. } = self;
         let mut lines = failures(plan, "failed", failed);
         lines.extend(failures(plan, "damaged", damaged));
@@ -156,7 +156,7 @@ impl Report {
 }
 
 /// Returns a sentence about the accuracy of a design's indices.
-pub(super) fn sureness(of: &Sensitivity) -> String {
+pub(super) fn accuracy_text(of: &Sensitivity) -> String {
     let Sensitivity { settings, left_out, method, chance, .. } = of;
     let mut said = match method {
         Method::Grid => format!("exact, from all {settings} combinations"),
@@ -266,7 +266,7 @@ impl fmt::Display for Report {
         }
         writeln!(f, "\n{SENSITIVITY}")?;
         for design in &self.sensitivity {
-            writeln!(f, "\n{}: {}.", design.design, sureness(design))?;
+            writeln!(f, "\n{}: {}.", design.design, accuracy_text(design))?;
             let mut rows = table(&[
                 "knob",
                 "alone",
@@ -414,14 +414,14 @@ mod tests {
             damaged: (10..40).map(|item| (item, format!("file {item}"))).collect(),
             ..Collected::default()
         };
-        let lines = all.complaints(&plan, "run");
+        let lines = all.result_warnings(&plan, "run");
         assert_eq!(lines[..2], ["items 1 to 3, 5 failed: why", "item 10 damaged: file 10"]);
         assert_eq!(
             lines[21..],
             ["10 items more damaged", "64 items have no result; `run` runs the missing items"]
         );
         let one = Collected { missing: vec![7], ..Collected::default() };
-        assert_eq!(one.complaints(&plan, "run"), ["1 item has no result; `run` runs the missing items"]);
+        assert_eq!(one.result_warnings(&plan, "run"), ["1 item has no result; `run` runs the missing items"]);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Writes a sweep as a static page: tables, and a picture for each option. The page loads nothing.
 
-use super::merge::{Report, SENSITIVITY, index, percent, ranges, short, sureness, tie, unit};
+use super::merge::{Report, SENSITIVITY, accuracy_text, index, percent, ranges, short, tie, unit};
 use super::sensitivity::{Effect, Sensitivity};
 use crate::output::grouped;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
@@ -92,7 +92,7 @@ fn of_design(design: &Sensitivity, metric: &str) -> anyhow::Result<Markup> {
     let bar = |part: f64| format!("width: {:.0}px", part * 100.0);
     Ok(html! {
         h3 { (design.design) }
-        p { (sureness(design)) "." }
+        p { (accuracy_text(design)) "." }
         div.scroll { table {
             tr { th { "knob" } th { "alone" } th {} th { "with others" } th {} th { "% of the best" } th { "most of all" } th { "there" } }
             @for effect in &design.knobs {

@@ -122,7 +122,7 @@ impl Kept {
 
 /// The reason why the run of a shard ended early.
 #[derive(Debug)]
-pub(super) enum Ended {
+pub(super) enum EarlyEnd {
     /// The input is invalid.
     Input(anyhow::Error),
     /// A result could not be written.
@@ -141,11 +141,11 @@ pub(super) fn run<P: Policy>(
     how: How,
     progress: &Progress,
     kept: &Kept,
-) -> Result<Ran, Ended> {
+) -> Result<Ran, EarlyEnd> {
     let mut ran = Ran { items: items.end - items.start, ..Ran::default() };
     let mut wanted = vec![];
     for number in items {
-        match store.read(&plan.identity(plan.item(number))).map_err(Ended::Input)? {
+        match store.read(&plan.identity(plan.item(number))).map_err(EarlyEnd::Input)? {
             Found::Done(_) if !how.again => ran.there += 1,
             Found::Damaged(why) => {
                 ran.damaged.push(why);
@@ -158,8 +158,8 @@ pub(super) fn run<P: Policy>(
         return Ok(ran);
     }
     let pool = rayon::ThreadPoolBuilder::new().num_threads(how.threads.unwrap_or(0)).build();
-    let pool = pool.context("threads").map_err(Ended::Write)?;
-    let costs = Mutex::new(store.costs().map_err(Ended::Write)?);
+    let pool = pool.context("threads").map_err(EarlyEnd::Write)?;
+    let costs = Mutex::new(store.costs().map_err(EarlyEnd::Write)?);
     let stage = progress.stage("sweeping", wanted.len() as u64);
     let (all, lines) = (wanted.len() as u64, Lines::new(how.every));
     kept.all.store(all, Relaxed);
@@ -190,7 +190,7 @@ pub(super) fn run<P: Policy>(
             lines.at(done, all);
             Ok(())
         };
-        pool.install(|| wanted.par_iter().try_for_each(one)).map_err(Ended::Write)?;
+        pool.install(|| wanted.par_iter().try_for_each(one)).map_err(EarlyEnd::Write)?;
     }
     (ran.seconds, ran.failed) = stats.into_inner();
     ran.took = lines.begun.elapsed().as_secs_f64();

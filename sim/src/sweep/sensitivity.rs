@@ -299,7 +299,7 @@ struct Fit {
 }
 
 /// A fit: its constant, and its terms by their columns, with coefficients.
-struct Chosen {
+struct FittedModel {
     constant: f64,
     terms: Vec<(usize, f64)>,
 }
@@ -323,7 +323,7 @@ fn fit(points: &[Vec<usize>], levels: &[usize], y: &[f64]) -> Fit {
     for fold in 0..folds {
         let (left_out, kept): (Vec<usize>, Vec<usize>) = (0..points.len()).partition(|at| at % folds == fold);
         let path = matching(&columns, y, &kept);
-        let missed = path.iter().map(|Chosen { constant, terms }| {
+        let missed = path.iter().map(|FittedModel { constant, terms }| {
             let told =
                 |at: usize| constant + terms.iter().map(|(term, c)| c * columns[*term][at]).sum::<f64>();
             left_out.iter().map(|at| (y[*at] - told(*at)).powi(2)).sum::<f64>()
@@ -358,7 +358,7 @@ struct Step {
 /// Chooses terms by orthogonal matching: always the term that explains most of the remaining values. The components of
 /// earlier terms are first subtracted from each term (Gram and Schmidt). Returns the fits to `points` with zero terms,
 /// with one, and so on.
-fn matching(columns: &[Vec<f64>], y: &[f64], points: &[usize]) -> Vec<Chosen> {
+fn matching(columns: &[Vec<f64>], y: &[f64], points: &[usize]) -> Vec<FittedModel> {
     let n = points.len();
     let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
     let of = |values: &[f64]| points.iter().map(|at| values[*at]).collect::<Vec<f64>>();
@@ -382,7 +382,7 @@ fn matching(columns: &[Vec<f64>], y: &[f64], points: &[usize]) -> Vec<Chosen> {
             terms.push((step.term, coefficient));
         }
         let constant = terms.pop().map_or(0.0, |(_, coefficient)| coefficient);
-        path.push(Chosen { constant, terms });
+        path.push(FittedModel { constant, terms });
         if steps.len() + 1 >= n.div_ceil(2).min(MOST_CHOSEN) {
             return path;
         }

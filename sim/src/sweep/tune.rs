@@ -6,7 +6,7 @@ use super::halving;
 use super::merge::{Collected, collect, percent, tie};
 use super::plan::Plan;
 use super::record::Metric;
-use super::run::{self, Ended, How, Kept};
+use super::run::{self, EarlyEnd, How, Kept};
 use super::spec::{self, Written};
 use super::store::Store;
 use crate::output::{Progress, grouped, quoted, table, text};
@@ -102,7 +102,7 @@ pub(super) fn tune<P: Policy>(
     options: &Options<'_>,
     progress: &Progress,
     kept: &Kept,
-) -> Result<Report, Ended> {
+) -> Result<Report, EarlyEnd> {
     let folder = plan.path.with_extension("tune");
     let mut settings: Vec<String> =
         (0..plan.settings.count()).map(|number| plan.settings.text(number)).collect();
@@ -113,17 +113,17 @@ pub(super) fn tune<P: Policy>(
         Report { metric: options.metric.name(), rounds: vec![], of: sizes.len(), next: None, winner: None };
     let mut has_run = false;
     let store = Store::new(plan, options.results);
-    let folder_of_results = from_rounds(plan, store.folder()).map_err(Ended::Input)?;
+    let folder_of_results = from_rounds(plan, store.folder()).map_err(EarlyEnd::Input)?;
     for round in 0..sizes.len() {
         let file = folder.join(format!("round-{}.toml", round + 1));
         let part = |all: usize| halving::part(all, round, sizes.len(), options.factor);
         let [traces, seeds] = lists.map(part);
         let results = &folder_of_results;
         let text = written(plan, options, &settings, traces, seeds, (round, sizes.len()), results)
-            .map_err(Ended::Input)?;
+            .map_err(EarlyEnd::Input)?;
         write_round(&folder, &file, &text)?;
-        let own = spec::read::<P>(&file, options.inputs).map_err(Ended::Input)?;
-        let mut all = collect(&own, &store, progress).map_err(Ended::Input)?;
+        let own = spec::read::<P>(&file, options.inputs).map_err(EarlyEnd::Input)?;
+        let mut all = collect(&own, &store, progress).map_err(EarlyEnd::Input)?;
         let there = all.rows.len() as u64;
         if !(all.missing.is_empty() && all.damaged.is_empty()) {
             if options.steps == Steps::None || (options.steps == Steps::One && has_run) {
@@ -132,13 +132,13 @@ pub(super) fn tune<P: Policy>(
                 return Ok(report);
             }
             run::run::<P>(&own, &store, 0..own.len(), options.how, progress, kept)?;
-            all = collect(&own, &store, progress).map_err(Ended::Input)?;
+            all = collect(&own, &store, progress).map_err(EarlyEnd::Input)?;
             has_run = true;
         }
         let ranked = ranked(&all, options.metric);
         if ranked.is_empty() {
             let (item, why) = all.failed.first().cloned().unwrap_or_default();
-            return Err(Ended::Write(anyhow::anyhow!(
+            return Err(EarlyEnd::Write(anyhow::anyhow!(
                 "{}: each setting has a failure; item {item}: {why}",
                 file.display()
             )));
@@ -156,7 +156,7 @@ pub(super) fn tune<P: Policy>(
         if let Some(keep) = sizes.get(round + 1) {
             settings = ranked.into_iter().take(*keep as usize).map(|score| score.setting).collect();
         } else {
-            let rows = collect(plan, &store, progress).map_err(Ended::Input)?.rows;
+            let rows = collect(plan, &store, progress).map_err(EarlyEnd::Input)?.rows;
             report.winner = ranked.first().and_then(|first| {
                 let score =
                     scores(&rows, options.metric).into_iter().find(|score| score.setting == first.setting)?;
@@ -235,18 +235,18 @@ fn from_rounds(plan: &Plan, folder: &Path) -> anyhow::Result<String> {
 }
 
 /// Writes a round's file, if it does not exist.
-fn write_round(folder: &Path, file: &Path, text: &str) -> Result<(), Ended> {
+fn write_round(folder: &Path, file: &Path, text: &str) -> Result<(), EarlyEnd> {
     match std::fs::read_to_string(file) {
         Ok(there) if there == text => return Ok(()),
         Ok(_) => {
-            return Err(Ended::Input(anyhow::anyhow!(
+            return Err(EarlyEnd::Input(anyhow::anyhow!(
                 "{}: a round of another sweep or with other options; expected none: remove {}",
                 file.display(),
                 folder.display()
             )));
         }
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-        Err(error) => return Err(Ended::Input(anyhow::anyhow!("{}: {error}", file.display()))),
+        Err(error) => return Err(EarlyEnd::Input(anyhow::anyhow!("{}: {error}", file.display()))),
     }
     let write = || -> anyhow::Result<()> {
         std::fs::create_dir_all(folder)?;
@@ -255,7 +255,7 @@ fn write_round(folder: &Path, file: &Path, text: &str) -> Result<(), Ended> {
         new.persist(file)?;
         Ok(())
     };
-    write().with_context(|| file.display().to_string()).map_err(Ended::Write)
+    write().with_context(|| file.display().to_string()).map_err(EarlyEnd::Write)
 }
 
 /// Returns the command line of a command on a file.

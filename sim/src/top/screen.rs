@@ -1,7 +1,7 @@
 //! Draws the table on a terminal, anew for each reading.
 
 use super::reading::{Cache, Rates, Reading, Sort};
-use super::source::{Said, Source};
+use super::source::{Source, SourceUpdate};
 use crate::watch::terminal::Screen;
 use ratatui::Frame;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
@@ -154,12 +154,12 @@ pub(super) fn follow(top: &mut Top, source: &mut Source, screen: &mut dyn Screen
         }
         if waiting {
             match source.look()? {
-                Said::New(reading) => {
+                SourceUpdate::New(reading) => {
                     top.take(reading);
                     waiting = false;
                 }
-                Said::Nothing => {}
-                Said::Ended => return Ok(true),
+                SourceUpdate::Nothing => {}
+                SourceUpdate::Ended => return Ok(true),
             }
         }
     }

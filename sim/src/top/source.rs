@@ -56,7 +56,7 @@ impl fmt::Display for Source {
 
 /// The result of a check for new numbers.
 #[derive(Debug)]
-pub(super) enum Said {
+pub(super) enum SourceUpdate {
     /// New numbers were read.
     New(Reading),
     /// No new numbers exist yet.
@@ -136,9 +136,9 @@ impl Source {
     }
 
     /// Reads the numbers, if they have been written.
-    pub(super) fn look(&mut self) -> anyhow::Result<Said> {
+    pub(super) fn look(&mut self) -> anyhow::Result<SourceUpdate> {
         if self.program.as_ref().is_some_and(|program| !program.listens()) {
-            return Ok(Said::Ended);
+            return Ok(SourceUpdate::Ended);
         }
         let meta = match fs::metadata(&self.file) {
             Ok(meta) => meta,
@@ -146,7 +146,7 @@ impl Source {
                 return self.nothing();
             }
             Err(error) if error.kind() == ErrorKind::NotFound && self.was.is_some() => {
-                return Ok(Said::Ended);
+                return Ok(SourceUpdate::Ended);
             }
             Err(error) => return Err(error).with_context(|| self.to_string()),
         };
@@ -168,15 +168,15 @@ impl Source {
         let reading = reading
             .with_context(|| format!("{self}: expected what libuslab.so writes with `dump=FILE.json`"))?;
         self.was = Some(version(&meta));
-        Ok(Said::New(reading))
+        Ok(SourceUpdate::New(reading))
     }
 
     /// Handles a check without new numbers; fails if the program takes too long.
-    fn nothing(&self) -> anyhow::Result<Said> {
+    fn nothing(&self) -> anyhow::Result<SourceUpdate> {
         if self.program.is_some() && self.asked.elapsed() > PATIENCE {
             bail!("{self}: it did not write {} within {} s", self.file.display(), PATIENCE.as_secs());
         }
-        Ok(Said::Nothing)
+        Ok(SourceUpdate::Nothing)
     }
 
     /// Waits for one reading.
@@ -184,9 +184,9 @@ impl Source {
         let mut there = self.ask()?;
         while there {
             match self.look()? {
-                Said::New(reading) => return Ok(reading),
-                Said::Nothing => std::thread::sleep(LOOK),
-                Said::Ended => there = false,
+                SourceUpdate::New(reading) => return Ok(reading),
+                SourceUpdate::Nothing => std::thread::sleep(LOOK),
+                SourceUpdate::Ended => there = false,
             }
         }
         bail!("{self}: it has ended; expected a running program")

@@ -1,7 +1,7 @@
 //! Tests readings from files, and the screens made from two readings.
 
 use super::reading::{Rates, Reading, Sort};
-use super::source::{Said, Source};
+use super::source::{Source, SourceUpdate};
 use std::time::{Duration, SystemTime};
 
 /// Returns a program's file with three caches, each with `times` as many operations.
@@ -160,13 +160,13 @@ fn replaced_file_is_read_again() {
     std::fs::write(&file, dump(1)).unwrap();
     let mut source = Source::open(name).unwrap();
     assert_eq!(source.one().unwrap().totals, reading(1, 0).totals);
-    assert!(matches!(source.look().unwrap(), Said::Nothing));
+    assert!(matches!(source.look().unwrap(), SourceUpdate::Nothing));
     std::fs::write(&new, dump(2)).unwrap();
     std::fs::rename(&new, &file).unwrap();
-    let Said::New(next) = source.look().unwrap() else { panic!("nothing new") };
+    let SourceUpdate::New(next) = source.look().unwrap() else { panic!("nothing new") };
     assert_eq!(next.totals, reading(2, 0).totals);
     std::fs::remove_file(&file).unwrap();
-    assert!(matches!(source.look().unwrap(), Said::Ended));
+    assert!(matches!(source.look().unwrap(), SourceUpdate::Ended));
 }
 
 mod screens {

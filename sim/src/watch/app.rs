@@ -25,7 +25,7 @@ pub(super) struct Place {
 
 /// A request to the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Wish {
+pub(super) enum EngineRequest {
     Nothing,
     /// Show the state after this number of operations.
     At(u64),
@@ -42,7 +42,7 @@ pub(super) enum Wish {
 
 /// The panel in front of the picture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Over {
+pub(super) enum Overlay {
     Nothing,
     Help,
     Life,
@@ -76,7 +76,7 @@ pub(super) struct App<'s> {
     pub(super) followed: Option<Place>,
     /// The operations that the time line shows.
     pub(super) range: Range<u64>,
-    pub(super) wish: Wish,
+    pub(super) wish: EngineRequest,
     /// A key that must wait until the request is done.
     pub(super) next: Option<Key>,
     pub(super) playing: bool,
@@ -84,7 +84,7 @@ pub(super) struct App<'s> {
     /// The operations to be played, in units of 1/[`PICTURES`].
     owed: u64,
     condition: usize,
-    pub(super) over: Over,
+    pub(super) over: Overlay,
     /// The events of the followed object, if requested.
     pub(super) life: Vec<Found>,
     /// One byte for each page: see [`PageIs`](uslab_engine::view::PageIs).
@@ -120,13 +120,13 @@ impl<'s> App<'s> {
             chosen: None,
             followed: None,
             range: 0..stream.operations,
-            wish: Wish::At(at),
+            wish: EngineRequest::At(at),
             next: None,
             playing: false,
             speed: 3,
             owed: 0,
             condition: 0,
-            over: Over::Nothing,
+            over: Overlay::Nothing,
             life: Vec::new(),
             map: Vec::new(),
             problem: String::new(),
@@ -176,7 +176,7 @@ impl<'s> App<'s> {
     }
     /// Returns the operation of the view, or of the requested one.
     fn at(&self) -> u64 {
-        if let Wish::At(at) = self.wish { at } else { self.view.operation }
+        if let EngineRequest::At(at) = self.wish { at } else { self.view.operation }
     }
     pub(super) fn speed(&self) -> u64 {
         SPEEDS[self.speed]
@@ -187,8 +187,8 @@ impl<'s> App<'s> {
 
     pub(super) fn on(&mut self, key: Key) {
         self.problem.clear();
-        if self.over == Over::Help {
-            self.over = Over::Nothing;
+        if self.over == Overlay::Help {
+            self.over = Overlay::Nothing;
             return;
         }
         let playing = std::mem::take(&mut self.playing);
@@ -203,21 +203,21 @@ impl<'s> App<'s> {
             Key::By(by) => self.go(self.at().saturating_add_signed(by)),
             Key::Home => self.go(0),
             Key::End => self.go(self.about.operations),
-            Key::Slow => self.wish = Wish::Slow,
+            Key::Slow => self.wish = EngineRequest::Slow,
             Key::Condition => self.condition = (self.condition + 1) % CONDITIONS,
             Key::Until => match self.until() {
-                Some(until) => self.wish = Wish::Until(until),
+                Some(until) => self.wish = EngineRequest::Until(until),
                 None if self.chosen.is_none() => self.problem = "No cache of the trace is used.".to_owned(),
                 None => self.problem = NONE_FOLLOWED.to_owned(),
             },
             Key::Follow => self.follow(),
-            Key::Life if self.over == Over::Life => self.over = Over::Nothing,
-            Key::Life if self.followed.is_some() => self.wish = Wish::Life,
+            Key::Life if self.over == Overlay::Life => self.over = Overlay::Nothing,
+            Key::Life if self.followed.is_some() => self.wish = EngineRequest::Life,
             Key::Life => self.problem = NONE_FOLLOWED.to_owned(),
-            Key::Map if self.over == Over::Map => self.over = Over::Nothing,
+            Key::Map if self.over == Overlay::Map => self.over = Overlay::Nothing,
             Key::Map => {
-                self.over = Over::Map;
-                self.wish = Wish::Look;
+                self.over = Overlay::Map;
+                self.wish = EngineRequest::Look;
             }
             Key::Cache(by) => {
                 let at = self.busy.iter().position(|cache| Some(*cache) == self.chosen).unwrap_or(0);
@@ -227,7 +227,7 @@ impl<'s> App<'s> {
             }
             Key::Design => {
                 self.design = (self.design + 1) % self.designs.len();
-                self.wish = Wish::Design;
+                self.wish = EngineRequest::Design;
             }
             Key::Closer => self.zoom(self.range.end - self.range.start, 2),
             Key::Farther => self.zoom((self.range.end - self.range.start) * 4, 2),
@@ -237,9 +237,9 @@ impl<'s> App<'s> {
                 self.speed = self.speed.saturating_add_signed(by).min(SPEEDS.len() - 1);
                 self.playing = playing;
             }
-            Key::Help => self.over = Over::Help,
-            Key::Quit if self.over != Over::Nothing => self.over = Over::Nothing,
-            Key::Quit => self.wish = Wish::Quit,
+            Key::Help => self.over = Overlay::Help,
+            Key::Quit if self.over != Overlay::Nothing => self.over = Overlay::Nothing,
+            Key::Quit => self.wish = EngineRequest::Quit,
         }
     }
 
@@ -254,15 +254,15 @@ impl<'s> App<'s> {
     }
 
     pub(super) fn go(&mut self, to: u64) {
-        self.wish = Wish::At(to.min(self.about.operations));
+        self.wish = EngineRequest::At(to.min(self.about.operations));
     }
     fn choose(&mut self, cache: Option<u32>) {
         if self.followed.is_some_and(|place| Some(place.cache) != cache) {
             self.forget();
         }
         self.chosen = cache;
-        if self.wish == Wish::Nothing {
-            self.wish = Wish::Look;
+        if self.wish == EngineRequest::Nothing {
+            self.wish = EngineRequest::Look;
         }
     }
     fn follow(&mut self) {
@@ -283,8 +283,8 @@ impl<'s> App<'s> {
     pub(super) fn forget(&mut self) {
         self.followed = None;
         self.life.clear();
-        if self.over == Over::Life {
-            self.over = Over::Nothing;
+        if self.over == Overlay::Life {
+            self.over = Overlay::Nothing;
         }
     }
     fn zoom(&mut self, length: u64, by: u64) {

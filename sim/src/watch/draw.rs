@@ -1,6 +1,6 @@
 //! Draws the picture: title, time line, the last operation, machine, pages, keys.
 
-use super::app::{App, LANES, Over, Place, Sample};
+use super::app::{App, LANES, Overlay, Place, Sample};
 use super::machine;
 use crate::output::grouped;
 use ratatui::Frame;
@@ -85,11 +85,11 @@ pub(super) fn draw(app: &App<'_>, frame: &mut Frame<'_>) {
     // The panel covers only the machine, so that the last operation stays visible.
     let below = Rect { y: area.y + 7.min(area.height), height: area.height.saturating_sub(8), ..area };
     match app.over {
-        Over::Life => over(frame, below, life_title(app), life(app, below)),
-        Over::Map => over(frame, below, map_title(app, below), map(app, below)),
-        Over::Help | Over::Nothing => {}
+        Overlay::Life => over(frame, below, life_title(app), life(app, below)),
+        Overlay::Map => over(frame, below, map_title(app, below), map(app, below)),
+        Overlay::Help | Overlay::Nothing => {}
     }
-    if app.over == Over::Help {
+    if app.over == Overlay::Help {
         let height = HELP.lines().count() as u16 + 2;
         let middle = area
             .centered(ratatui::layout::Constraint::Length(68), ratatui::layout::Constraint::Length(height));

@@ -1,6 +1,6 @@
 //! Runs engines for the requests of the user.
 
-use super::app::{App, Over, PICTURES, Place, Sample, Wish, slow};
+use super::app::{App, EngineRequest, Overlay, PICTURES, Place, Sample, slow};
 use super::draw::draw;
 use super::keys::{Key, key};
 use super::terminal::Screen;
@@ -21,7 +21,7 @@ pub(super) fn watch<P: Policy>(
     app: &mut App<'_>,
     screen: &mut dyn Screen,
 ) -> anyhow::Result<()> {
-    while app.wish != Wish::Quit {
+    while app.wish != EngineRequest::Quit {
         let spec = &specs[app.design];
         let ran = spec.on(stream, Session { stream, app, screen }).map_err(anyhow::Error::from);
         ran.and_then(|ran| ran).map_err(|error| error.context(format!("--design {spec}")))?;
@@ -57,35 +57,35 @@ impl Session<'_, '_> {
     fn done<D: Design>(&mut self, engine: &mut Engine<'_, D>) -> anyhow::Result<bool> {
         let from = self.app.view.operation;
         match self.app.wish {
-            Wish::Nothing => {}
-            Wish::Quit => return Ok(false),
-            Wish::Design => {
+            EngineRequest::Nothing => {}
+            EngineRequest::Quit => return Ok(false),
+            EngineRequest::Design => {
                 self.app.samples.clear();
                 self.app.forget();
                 self.app.go(from);
                 return Ok(false);
             }
-            Wish::Look if engine.operations() == from => {
+            EngineRequest::Look if engine.operations() == from => {
                 let steps = self.app.view.steps.clone();
                 self.show(engine, steps);
             }
-            Wish::Look => {
+            EngineRequest::Look => {
                 self.app.go(from);
                 return self.done(engine);
             }
-            Wish::At(at) => {
-                if !brought(engine, at.saturating_sub(1))? || (at == 0 && engine.operations() > 0) {
+            EngineRequest::At(at) => {
+                if !ran_to(engine, at.saturating_sub(1))? || (at == 0 && engine.operations() > 0) {
                     return Ok(false);
                 }
-                let steps = engine.run_and_tell(at)?;
+                let steps = engine.run_with_steps(at)?;
                 self.show(engine, steps);
             }
-            Wish::Slow => {
-                if !brought(engine, from)? {
+            EngineRequest::Slow => {
+                if !ran_to(engine, from)? {
                     return Ok(false);
                 }
                 while engine.operations() < self.stream.operations {
-                    let steps = engine.run_and_tell(engine.operations() + 1)?;
+                    let steps = engine.run_with_steps(engine.operations() + 1)?;
                     let found = steps.iter().any(slow);
                     if found || engine.operations() == self.stream.operations {
                         self.app.slow_cache(&steps, |cache| engine.design().counts(cache).size > 0);
@@ -97,7 +97,7 @@ impl Session<'_, '_> {
                     }
                 }
             }
-            Wish::Life => {
+            EngineRequest::Life => {
                 let Some(Place { cache, page, index }) = self.app.followed else { return self.back(from) };
                 if engine.operations() > 0 {
                     return Ok(false);
@@ -111,11 +111,11 @@ impl Session<'_, '_> {
                         None => {}
                     }
                 }
-                (self.app.life, self.app.over) = (life, Over::Life);
+                (self.app.life, self.app.over) = (life, Overlay::Life);
                 return self.back(from);
             }
-            Wish::Until(until) => {
-                if !brought(engine, from)? {
+            EngineRequest::Until(until) => {
+                if !ran_to(engine, from)? {
                     return Ok(false);
                 }
                 let mut found = None;
@@ -129,11 +129,11 @@ impl Session<'_, '_> {
                 return self.done(engine);
             }
         }
-        self.app.wish = Wish::Nothing;
+        self.app.wish = EngineRequest::Nothing;
         Ok(true)
     }
     fn show<D: Design>(&mut self, engine: &Engine<'_, D>, steps: Vec<Step>) {
-        if self.app.over == Over::Map {
+        if self.app.over == Overlay::Map {
             engine.map(&mut self.app.map);
         }
         self.app.show(engine.view(steps, &self.app.shown()));
@@ -168,7 +168,7 @@ impl Session<'_, '_> {
             None => {}
         }
         // If an arrow key is held down, its repetitions are added up, without drawing each state.
-        while matches!(self.app.wish, Wish::At(_)) && self.app.next.is_none() {
+        while matches!(self.app.wish, EngineRequest::At(_)) && self.app.next.is_none() {
             let Some(event) = self.screen.key(Some(Duration::ZERO))? else { break };
             match key(event) {
                 Some(by @ Key::By(_)) => self.app.on(by),
@@ -180,7 +180,7 @@ impl Session<'_, '_> {
 }
 
 /// Runs up to an operation; returns `false` if the engine had already run further.
-fn brought<D: Design>(engine: &mut Engine<'_, D>, at: u64) -> Result<bool, EngineError> {
+fn ran_to<D: Design>(engine: &mut Engine<'_, D>, at: u64) -> Result<bool, EngineError> {
     engine.run(at)?;
     Ok(engine.operations() <= at)
 }

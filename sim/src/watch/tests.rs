@@ -1,6 +1,6 @@
 //! Compares the screen with engines that the tests run.
 
-use super::app::{App, Over, PICTURES, Place, slow};
+use super::app::{App, Overlay, PICTURES, Place, slow};
 use super::draw::draw;
 use super::session::watch;
 use super::terminal::Screen;
@@ -118,7 +118,7 @@ impl Visitor for Moment<'_> {
     type Out = View;
     fn visit<D: Design>(self, design: D) -> View {
         let mut engine = Engine::new(design, self.0);
-        let steps = engine.run_and_tell(self.1).unwrap();
+        let steps = engine.run_with_steps(self.1).unwrap();
         let shown: Vec<_> = (0..self.0.caches.len() as u32).collect();
         engine.view(steps, &shown)
     }
@@ -310,12 +310,12 @@ fn object_history_equals_the_engines() {
     let here = last.lines().find(|line| line.contains("> operation")).unwrap();
     assert!(here.contains(&format!("{} ", grouped(from))), "{here}");
     let (app, seen) = press(&stream, "uslab", from, letters("fll"));
-    assert!(app.over == Over::Nothing && !seen.last().unwrap().contains("events in the whole run"));
+    assert!(app.over == Overlay::Nothing && !seen.last().unwrap().contains("events in the whole run"));
     // The events are dropped with the followed object, and with the design.
     let (app, _) = press(&stream, "uslab", from, letters("flf"));
-    assert!(app.life.is_empty() && app.over == Over::Nothing);
+    assert!(app.life.is_empty() && app.over == Overlay::Nothing);
     let (app, _) = press(&stream, "uslab", from, letters("fld"));
-    assert!(app.life.is_empty() && app.over == Over::Nothing);
+    assert!(app.life.is_empty() && app.over == Overlay::Nothing);
     let (_, seen) = press(&stream, "uslab", from, letters("l"));
     assert!(seen.last().unwrap().contains("No object is followed"));
 }
@@ -348,10 +348,10 @@ fn page_map_follows_the_snapshot() {
     let each = map(1100).len().div_ceil(78 * 14);
     assert_eq!(places, map(1100).len().div_ceil(each), "{last}");
     let (app, _) = press(&stream, "uslab", 1000, letters("mm"));
-    assert_eq!(app.over, Over::Nothing);
+    assert_eq!(app.over, Overlay::Nothing);
     // Escape closes the map and does not quit.
     let (app, _) = press(&stream, "uslab", 1000, [KeyCode::Char('m'), KeyCode::Esc, KeyCode::Right]);
-    assert_eq!((app.over, app.view.operation), (Over::Nothing, 1001));
+    assert_eq!((app.over, app.view.operation), (Overlay::Nothing, 1001));
 }
 
 #[test]
@@ -400,7 +400,7 @@ fn watch_draws_any_size_and_design() {
         let mut script = Script::new(200, 60, keys);
         watch(&stream, &specs, &mut app, &mut script).unwrap();
         for (width, height) in [(80, 24), (60, 20), (200, 60), (81, 3), (20, 5), (1, 1)] {
-            for over in [Over::Nothing, Over::Help, Over::Life, Over::Map] {
+            for over in [Overlay::Nothing, Overlay::Help, Overlay::Life, Overlay::Map] {
                 app.over = over;
                 let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
                 terminal.draw(|frame| draw(&app, frame)).unwrap();

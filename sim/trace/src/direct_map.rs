@@ -89,7 +89,7 @@ impl Mapping {
 
 /// The vote that finds the [`DirectMap`] of a trace, and the size of its pages.
 #[derive(Debug, Default)]
-pub(super) struct Vote {
+pub(super) struct BaseVote {
     /// The last pages that each CPU allocated, until the CPU allocates an object.
     last: Vec<Option<(Pfn, u8)>>,
     /// The votes for each start, by page size.
@@ -98,7 +98,7 @@ pub(super) struct Vote {
     pages: u64,
 }
 
-impl Vote {
+impl BaseVote {
     /// Records that a CPU allocated pages. User memory (`movable`) is never a slab.
     pub(super) fn pages(&mut self, cpu: u16, pfn: Pfn, order: u8, movable: bool) {
         let cpu = usize::from(cpu);
@@ -158,7 +158,7 @@ mod tests {
 
     #[test]
     fn base_is_found_from_a_slab_and_its_first_object() {
-        let mut vote = Vote::default();
+        let mut vote = BaseVote::default();
         vote.pages(3, Pfn(0x4a98), 2, false);
         vote.pages(1, Pfn(0x99), 0, true);
         vote.object(1, at(0x99, 0));
@@ -186,7 +186,7 @@ mod tests {
             for size in PageSize::ALL {
                 // A start that is not a multiple of 1 GiB is possible only with large pages.
                 let base = first - (memory - memory % align(size));
-                let mut vote = Vote::default();
+                let mut vote = BaseVote::default();
                 for n in 0..40 {
                     let pfn = (0x4000_0000 >> size.shift()) + n * 37;
                     let order = (n % 4) as u8;
@@ -204,7 +204,7 @@ mod tests {
 
     #[test]
     fn unrelated_addresses_give_no_direct_map_base() {
-        let mut vote = Vote::default();
+        let mut vote = BaseVote::default();
         // The trace has a thousand unrelated pairs, and one pair that seems related.
         for i in 0..1000 {
             vote.pages(0, Pfn(i * 977), 0, false);

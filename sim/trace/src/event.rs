@@ -26,7 +26,7 @@ pub struct Pfn(pub u64);
 
 /// The function behind an object event, which determines how the cache is found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Via {
+pub enum EventSource {
     /// `kmalloc` or `kfree`.
     Kmalloc,
     /// `kmem_cache_alloc` or `kmem_cache_free`.
@@ -71,7 +71,7 @@ pub enum EventKind {
         /// The cache, if the event names it (since 6.18).
         cache: Option<Symbol>,
         /// The allocating function.
-        via: Via,
+        via: EventSource,
     },
     /// An object was freed.
     Free {
@@ -82,7 +82,7 @@ pub enum EventKind {
         /// The cache, if the event names it.
         cache: Option<Symbol>,
         /// The freeing function.
-        via: Via,
+        via: EventSource,
     },
     /// A call `kfree(NULL)`, which does nothing.
     FreeNull,

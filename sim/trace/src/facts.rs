@@ -105,7 +105,7 @@ pub struct Facts {
     /// The kernel's page counts compared with the trace, by span of time.
     pub page_spans: Vec<PageSpan>,
     /// The kernel's totals at a moment compared with the totals traced since the beginning.
-    pub absolute: Vec<Absolute>,
+    pub absolute: Vec<MomentTotals>,
 }
 
 /// The header that ftrace wrote.
@@ -307,7 +307,7 @@ pub struct PageSpan {
 
 /// The kernel's totals at a moment, compared with the trace's.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Absolute {
+pub struct MomentTotals {
     /// The moment of the totals.
     pub moment: &'static str,
     /// The number of active objects by slabinfo.
@@ -416,7 +416,7 @@ impl Resolver {
                         let caches = mark.caches.iter().zip(self.caches());
                         caches.filter(|(_, cache)| info.get(&cache.name).is_some()).map(|(tally, _)| tally)
                     };
-                    Some(Absolute {
+                    Some(MomentTotals {
                         moment: snapshot.moment,
                         active: info.rows.iter().map(|row| row.active_objects).sum(),
                         seen_live: seen().map(|cache| cache.live).sum(),

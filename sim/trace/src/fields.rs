@@ -88,9 +88,9 @@ impl<'a> Fields<'a> {
     #[inline]
     fn name(&mut self) -> &'a [u8] {
         let text = self.rest;
-        let mut end = find_short(b' ', text);
+        let mut end = find_byte(b' ', text);
         while let [b' ', after @ ..] = &text[end..] {
-            let word = &after[..find_short(b' ', after)];
+            let word = &after[..find_byte(b' ', after)];
             let is_appended = word.starts_with(b"/") || word.len() == 16 && hex(word).is_some();
             if word.is_empty() || word.contains(&b'=') || is_appended {
                 break;
@@ -131,7 +131,7 @@ impl<'a> Fields<'a> {
 
     #[inline]
     fn value(&mut self) -> &'a [u8] {
-        let (value, rest) = self.rest.split_at(find_short(b' ', self.rest));
+        let (value, rest) = self.rest.split_at(find_byte(b' ', self.rest));
         self.rest = rest;
         value
     }
@@ -153,7 +153,7 @@ impl<'a> Fields<'a> {
 /// Returns the index of the first `byte`, or the length of the text. For short words the search is twice as fast as
 /// `memchr`, which pays for a call through a pointer.
 #[inline]
-pub(super) fn find_short(byte: u8, text: &[u8]) -> usize {
+pub(super) fn find_byte(byte: u8, text: &[u8]) -> usize {
     const LOW: u64 = 0x0101_0101_0101_0101;
     const HIGH: u64 = 0x8080_8080_8080_8080;
     let mut at = 0;
@@ -182,7 +182,7 @@ pub(super) fn skip_spaces(mut text: &[u8]) -> &[u8] {
 #[inline]
 pub(super) fn word(text: &[u8]) -> (&[u8], &[u8]) {
     let text = skip_spaces(text);
-    let end = find_short(b' ', text);
+    let end = find_byte(b' ', text);
     (&text[..end], skip_spaces(&text[end..]))
 }
 
@@ -325,7 +325,7 @@ mod tests {
             for byte in [b' ', 0, 1, 0x7f, 0x80, 0xff, b'o'] {
                 let tail = &text[from..];
                 let expected = memchr::memchr(byte, tail).unwrap_or(tail.len());
-                assert_eq!(find_short(byte, tail), expected, "{byte} from {from}");
+                assert_eq!(find_byte(byte, tail), expected, "{byte} from {from}");
             }
         }
     }

@@ -10,11 +10,12 @@
 //! event: fields`.
 
 use super::fields::{self, skip_spaces, word};
-use super::prefix::{Prefix, comm_before_pid, cut_at_cpu};
+use super::prefix::{Prefix, comm_before_pid, parse_cpu_prefix};
 
 pub(super) fn cut(line: &[u8]) -> Option<Prefix<'_>> {
-    let (prefix, rest) =
-        cut_at_cpu(line, comm_before_pid).or_else(|| cut_latency(line)).or_else(|| cut_verbose(line))?;
+    let (prefix, rest) = parse_cpu_prefix(line, comm_before_pid)
+        .or_else(|| parse_latency_prefix(line))
+        .or_else(|| parse_verbose_prefix(line))?;
     let (mut name, mut body) = word(rest);
     // The option `--ts-diff` of `trace-cmd report` first prints the time since the previous line: `(+12)`.
     if name.starts_with(b"(+") {
@@ -37,11 +38,11 @@ pub(super) fn is_stack(line: &[u8]) -> bool {
 }
 
 #[cold]
-fn cut_latency(line: &[u8]) -> Option<(Prefix<'_>, &[u8])> {
+fn parse_latency_prefix(line: &[u8]) -> Option<(Prefix<'_>, &[u8])> {
     let mut from = 0;
     for _ in 0..8 {
         let start = from + line[from..].iter().position(|b| *b != b' ')?;
-        let end = start + fields::find_short(b' ', &line[start..]);
+        let end = start + fields::find_byte(b' ', &line[start..]);
         if let Some((cpu, flags)) = fields::number(&line[start..end])
             && is_flags(flags)
             && let Some(comm) = comm_before_pid(&line[..start])
@@ -74,7 +75,7 @@ fn latency_time(text: &[u8]) -> Option<(u64, &[u8])> {
 }
 
 #[cold]
-fn cut_verbose(line: &[u8]) -> Option<(Prefix<'_>, &[u8])> {
+fn parse_verbose_prefix(line: &[u8]) -> Option<(Prefix<'_>, &[u8])> {
     let open = memchr::memmem::find(line, b" (+")?;
     let close = open + memchr::memmem::find(&line[open..], b"): ")?;
     // The line is parsed from the right, because a command's name may contain blanks.

@@ -74,10 +74,10 @@ mod tests;
 
 pub use direct_map::DirectMap;
 pub use error::{Impossible, TraceError};
-pub use event::{Event, EventKind, MAX_CPU, Pfn, Ptr, Via};
+pub use event::{Event, EventKind, EventSource, MAX_CPU, Pfn, Ptr};
 pub use facts::{
-    Absolute, CacheFacts, Facts, Header, MarkFacts, ObjectFacts, PageFacts, PageSpan, Phase, SlabinfoChange,
-    SlabinfoSpan, SlabinfoSum,
+    CacheFacts, Facts, Header, MarkFacts, MomentTotals, ObjectFacts, PageFacts, PageSpan, Phase,
+    SlabinfoChange, SlabinfoSpan, SlabinfoSum,
 };
 pub use foreign::Foreign;
 pub use kernel::{Attributes, Kernel};

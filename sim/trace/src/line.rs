@@ -15,7 +15,7 @@
 use memchr::{memchr, memmem};
 
 use super::error::Impossible;
-use super::event::{Event, EventKind, KNOWN_EVENTS, MAX_CPU, Pfn, Ptr, Via, has_kmem, is_name};
+use super::event::{Event, EventKind, EventSource, KNOWN_EVENTS, MAX_CPU, Pfn, Ptr, has_kmem, is_name};
 use super::fields::{self, Fields, Pointer, word};
 use super::fleetbench::Row;
 use super::page_size::PageSize;
@@ -290,13 +290,15 @@ impl Parser {
     fn kind(&mut self, prefix: &Prefix<'_>, to: &mut EventKind) -> Result<Symbol, Reject> {
         let mut fields = Fields::new(prefix.body);
         let place = match prefix.event {
-            b"kmalloc" => self.alloc(&mut fields, Via::Kmalloc, to).map(|()| 0)?,
-            b"kmalloc_node" => self.alloc(&mut fields, Via::Kmalloc, to).map(|()| 1)?,
-            b"kmem_cache_alloc" => self.alloc(&mut fields, Via::Cache, to).map(|()| 2)?,
-            b"kmem_cache_alloc_node" => self.alloc(&mut fields, Via::Cache, to).map(|()| 3)?,
-            b"kfree" => self.free(&mut fields, Via::Kmalloc, to).map(|()| 4).ok_or(Reject::NotUnderstood)?,
+            b"kmalloc" => self.alloc(&mut fields, EventSource::Kmalloc, to).map(|()| 0)?,
+            b"kmalloc_node" => self.alloc(&mut fields, EventSource::Kmalloc, to).map(|()| 1)?,
+            b"kmem_cache_alloc" => self.alloc(&mut fields, EventSource::Cache, to).map(|()| 2)?,
+            b"kmem_cache_alloc_node" => self.alloc(&mut fields, EventSource::Cache, to).map(|()| 3)?,
+            b"kfree" => {
+                self.free(&mut fields, EventSource::Kmalloc, to).map(|()| 4).ok_or(Reject::NotUnderstood)?
+            }
             b"kmem_cache_free" => {
-                self.free(&mut fields, Via::Cache, to).map(|()| 5).ok_or(Reject::NotUnderstood)?
+                self.free(&mut fields, EventSource::Cache, to).map(|()| 5).ok_or(Reject::NotUnderstood)?
             }
             b"mm_page_alloc" => self.page_alloc(&mut fields, to).map(|()| 6)?,
             b"mm_page_free" => {
@@ -377,9 +379,11 @@ impl Parser {
                 bytes_alloc: takes,
                 gfp: self.gfp(b"none"),
                 cache: None,
-                via: Via::Kmalloc,
+                via: EventSource::Kmalloc,
             },
-            Call::Free { block } => EventKind::Free { ptr: Ptr(block), site, cache: None, via: Via::Kmalloc },
+            Call::Free { block } => {
+                EventKind::Free { ptr: Ptr(block), site, cache: None, via: EventSource::Kmalloc }
+            }
             Call::FreeOfNothing => EventKind::FreeNull,
             Call::TooLarge => EventKind::TooLarge { alloc: true },
             Call::FreeOfTooLarge => EventKind::TooLarge { alloc: false },
@@ -390,7 +394,7 @@ impl Parser {
                 bytes_alloc: 0,
                 gfp: self.gfp(b"none"),
                 cache: None,
-                via: Via::Kmalloc,
+                via: EventSource::Kmalloc,
             },
             Call::Resized => EventKind::Other,
         };
@@ -416,7 +420,7 @@ impl Parser {
         place
     }
 
-    fn alloc(&mut self, fields: &mut Fields<'_>, via: Via, to: &mut EventKind) -> Result<(), Reject> {
+    fn alloc(&mut self, fields: &mut Fields<'_>, via: EventSource, to: &mut EventKind) -> Result<(), Reject> {
         let (bytes_req, bytes_alloc) = self.alloc_fields(fields, via, to).ok_or(Reject::NotUnderstood)?;
         if matches!(to, EventKind::Alloc { ptr: Ptr(1..), .. }) {
             within("bytes_alloc", bytes_alloc, 1, LARGEST.max_object())?;
@@ -425,7 +429,12 @@ impl Parser {
         Ok(())
     }
 
-    fn alloc_fields(&mut self, fields: &mut Fields<'_>, via: Via, to: &mut EventKind) -> Option<(u64, u64)> {
+    fn alloc_fields(
+        &mut self,
+        fields: &mut Fields<'_>,
+        via: EventSource,
+        to: &mut EventKind,
+    ) -> Option<(u64, u64)> {
         let site = fields.get(b"call_site=")?;
         let early = fields.next_name(b"name=");
         let pointer = fields.pointer(b"ptr=")?;
@@ -448,7 +457,7 @@ impl Parser {
         Some((bytes_req, bytes_alloc))
     }
 
-    fn free(&mut self, fields: &mut Fields<'_>, via: Via, to: &mut EventKind) -> Option<()> {
+    fn free(&mut self, fields: &mut Fields<'_>, via: EventSource, to: &mut EventKind) -> Option<()> {
         let site = fields.get(b"call_site=")?;
         let early = fields.next_name(b"name=");
         *to = match fields.pointer(b"ptr=")? {

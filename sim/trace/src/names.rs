@@ -15,7 +15,7 @@ use std::collections::HashMap;
 
 use rustc_hash::FxHashMap;
 
-use super::event::Via;
+use super::event::EventSource;
 use super::line::Strings;
 use super::op::{CacheId, CacheInfo, CacheKind};
 use super::page_size::PageSize;
@@ -124,7 +124,7 @@ impl Names {
         let mut traced_sizes = FxHashMap::default();
         for number in 0..shapes.len() as u32 {
             let shape = shapes.get(number);
-            if shape.via == Via::Cache
+            if shape.via == EventSource::Cache
                 && let Some(name) = shape.named.or(shapes.learned(number))
             {
                 traced_sizes.entry(name).or_insert(shape.bytes_alloc);
@@ -226,7 +226,7 @@ impl Names {
     fn ask(&mut self, number: u32) -> Known {
         let shape = *self.shapes.get(number);
         let site = function(self.strings.sites.bytes(shape.site)).to_vec();
-        if shape.via == Via::Kmalloc {
+        if shape.via == EventSource::Kmalloc {
             let (name, kind) = self.kmalloc_name(&shape, &site);
             let cache = self.cache(name, kind, shape.bytes_alloc);
             return Known::Cache { cache, source: Source::Event, tells_neighbours: false };
@@ -235,7 +235,7 @@ impl Names {
         if let Some(symbol) = shape.named.or(taught) {
             let cache = self.of_symbol(symbol);
             self.sized(cache, shape.bytes_alloc);
-            let source = if self.shapes.is_taught(number) { Source::Taught } else { Source::Event };
+            let source = if self.shapes.is_learned(number) { Source::Taught } else { Source::Event };
             return Known::Cache { cache, source, tells_neighbours: true };
         }
         let known = KNOWN_SITES.iter().find(|(caller, _)| caller.as_bytes() == base(&site));

@@ -4,11 +4,11 @@
 //! repeats `pfn=`. Time can decrease between CPUs. With call graphs, indented lines `address function (module)` follow
 //! an event.
 
-use super::fields::{self, find_short, word};
-use super::prefix::{Prefix, cut_at_cpu};
+use super::fields::{self, find_byte, word};
+use super::prefix::{Prefix, parse_cpu_prefix};
 
 pub(super) fn cut(line: &[u8]) -> Option<Prefix<'_>> {
-    let (prefix, rest) = cut_at_cpu(line, comm)?;
+    let (prefix, rest) = parse_cpu_prefix(line, comm)?;
     let (mut name, mut body) = word(rest);
     // With `-F +period`, a number precedes the event.
     if fields::decimal(name).is_some() {
@@ -18,7 +18,7 @@ pub(super) fn cut(line: &[u8]) -> Option<Prefix<'_>> {
         return Some(Prefix { event: name, body, ..prefix });
     }
     let name = name.strip_suffix(b":")?;
-    let event = name.get(find_short(b':', name) + 1..)?;
+    let event = name.get(find_byte(b':', name) + 1..)?;
     Some(Prefix { event, body, ..prefix })
 }
 

@@ -1,6 +1,6 @@
 //! Parses the common part of the formats: an event line before its fields.
 
-use super::fields::{self, find_short, skip_spaces, word};
+use super::fields::{self, find_byte, skip_spaces, word};
 
 /// The part of an event line before the fields.
 #[derive(Debug)]
@@ -17,13 +17,13 @@ pub(super) struct Prefix<'a> {
 
 /// Parses the common part between the task and the event: `[cpu] flags time: `. The common part starts at the first
 /// possible bracket, because a command's name may contain brackets. `word` parses the task before the common part.
-pub(super) fn cut_at_cpu<'a>(
+pub(super) fn parse_cpu_prefix<'a>(
     line: &'a [u8],
     comm: impl Fn(&'a [u8]) -> Option<&'a [u8]>,
 ) -> Option<(Prefix<'a>, &'a [u8])> {
     let mut from = 0;
     for _ in 0..8 {
-        let open = from + find_short(b'[', &line[from..]);
+        let open = from + find_byte(b'[', &line[from..]);
         let inside = line.get(open + 1..)?;
         if let Some(found) = cut_after_bracket(inside)
             && let Some(comm) = comm(&line[..open])

@@ -13,9 +13,9 @@ use std::thread;
 use memchr::memchr;
 use rustc_hash::FxHashMap;
 
-use super::direct_map::{DirectMap, Mapping, Vote};
+use super::direct_map::{BaseVote, DirectMap, Mapping};
 use super::error::{Impossible, TraceError};
-use super::event::{Event, EventKind, KMEM_EVENTS, MAX_CPU, Pfn, Ptr, Via, has_kmem};
+use super::event::{Event, EventKind, EventSource, KMEM_EVENTS, MAX_CPU, Pfn, Ptr, has_kmem};
 use super::fleetbench;
 use super::foreign::Foreign;
 use super::line::{Format, HeaderFact, Line, Parser, Reject, Strings};
@@ -350,7 +350,7 @@ struct Pass {
     partial: bool,
     /// Live objects of caches: the record of their allocation and its shape.
     objects: FxHashMap<u64, (u64, u32)>,
-    vote: Vote,
+    vote: BaseVote,
     /// For each page size, the first value that is impossible with it, and the value's line.
     impossible: [Option<(u64, Impossible)>; PageSize::ALL.len()],
 }
@@ -368,7 +368,7 @@ impl Pass {
             last_times: Vec::new(),
             partial: false,
             objects: FxHashMap::default(),
-            vote: Vote::default(),
+            vote: BaseVote::default(),
             impossible: [None; PageSize::ALL.len()],
         }
     }
@@ -494,7 +494,7 @@ impl Pass {
                         spool.update(place, |record| record.key = key)?;
                     }
                     let shape = shapes.get(key);
-                    if shape.via == Via::Cache && shape.named.is_none() {
+                    if shape.via == EventSource::Cache && shape.named.is_none() {
                         objects.insert(record.at, (place, key));
                     } else {
                         objects.remove(&record.at);
@@ -598,7 +598,7 @@ impl Pass {
 
     fn alloc(&mut self, ptr: Ptr, shape: &Shape, record: Record) -> std::io::Result<()> {
         let number = self.shapes.number(*shape);
-        if shape.via == Via::Cache && shape.named.is_none() {
+        if shape.via == EventSource::Cache && shape.named.is_none() {
             self.objects.insert(ptr.0, (self.spool.len(), number));
         } else {
             self.objects.remove(&ptr.0);
@@ -607,7 +607,13 @@ impl Pass {
         self.spool.push(Record { at: ptr.0, tag: Tag::Alloc, key: number, ..record })
     }
 
-    fn free(&mut self, ptr: Ptr, cache: Option<Symbol>, via: Via, record: Record) -> std::io::Result<()> {
+    fn free(
+        &mut self,
+        ptr: Ptr,
+        cache: Option<Symbol>,
+        via: EventSource,
+        record: Record,
+    ) -> std::io::Result<()> {
         if let Some((place, shape)) = self.objects.remove(&ptr.0)
             && let Some(name) = cache
         {
@@ -617,8 +623,8 @@ impl Pass {
             }
         }
         let tag = match via {
-            Via::Kmalloc => Tag::FreeKmalloc,
-            Via::Cache => Tag::FreeCache,
+            EventSource::Kmalloc => Tag::FreeKmalloc,
+            EventSource::Cache => Tag::FreeCache,
         };
         self.spool.push(Record { at: ptr.0, tag, key: cache.map_or(0, |name| name.0 + 1), ..record })
     }
@@ -640,7 +646,7 @@ impl Pass {
         counts.time_ns = Some((first, latest.max(event.time_ns)));
         match event.kind {
             EventKind::Alloc { ptr, bytes_req, bytes_alloc, gfp, cache, via, .. } => {
-                if via == Via::Cache {
+                if via == EventSource::Cache {
                     counts.cache_alloc_named.0 += u64::from(cache.is_some());
                     counts.cache_alloc_named.1 += 1;
                 }
@@ -653,7 +659,7 @@ impl Pass {
                 }
             }
             EventKind::Free { ptr, cache, via, .. } => {
-                if via == Via::Cache {
+                if via == EventSource::Cache {
                     counts.cache_free_named.0 += u64::from(cache.is_some());
                     counts.cache_free_named.1 += 1;
                 }
@@ -776,7 +782,7 @@ fn mark_slabs(spool: &mut Spool, shapes: &Shapes, mapping: Mapping) -> std::io::
             }
             Tag::Alloc => {
                 let shape = shapes.get(record.key);
-                let large = shape.via == Via::Kmalloc
+                let large = shape.via == EventSource::Kmalloc
                     && u64::from(shape.bytes_alloc) > mapping.page_size.max_slab_object();
                 if large { PageUse::KmallocLarge } else { PageUse::Slab }
             }

@@ -23,7 +23,7 @@ use rustc_hash::FxHashMap;
 
 use super::direct_map::Mapping;
 use super::error::TraceError;
-use super::event::{Pfn, Ptr, Via};
+use super::event::{EventSource, Pfn, Ptr};
 use super::names::{NameSources, Names};
 use super::op::{
     CacheId, CacheInfo, CacheKind, FreeOrigin, HiddenFreeSign, MarkId, Op, OpKind, PageFreeOrigin, PageUse,
@@ -385,8 +385,8 @@ impl Resolver {
     fn record(&mut self, record: &Record) {
         match record.tag {
             Tag::Alloc => self.alloc(record),
-            Tag::FreeKmalloc => self.free(record, Via::Kmalloc),
-            Tag::FreeCache => self.free(record, Via::Cache),
+            Tag::FreeKmalloc => self.free(record, EventSource::Kmalloc),
+            Tag::FreeCache => self.free(record, EventSource::Cache),
             Tag::PageAlloc => self.page_alloc(record),
             Tag::PageFree => self.page_free(record),
             Tag::Mark => self.mark_op(record),
@@ -505,7 +505,7 @@ impl Resolver {
         (from_head != NO_BLOCK).then(|| Pfn(pfn.0 - u64::from(from_head)))
     }
 
-    fn free(&mut self, record: &Record, via: Via) {
+    fn free(&mut self, record: &Record, via: EventSource) {
         let ptr = Ptr(record.at);
         let named = record.key.checked_sub(1).map(|name| self.names.of_symbol(Symbol(name)));
         match self.objects.get_mut(&ptr.0) {
@@ -521,7 +521,14 @@ impl Resolver {
         }
     }
 
-    fn matched_free(&mut self, record: &Record, ptr: Ptr, object: Object, via: Via, named: Option<CacheId>) {
+    fn matched_free(
+        &mut self,
+        record: &Record,
+        ptr: Ptr,
+        object: Object,
+        via: EventSource,
+        named: Option<CacheId>,
+    ) {
         let Object { cache, cpu: alloc_cpu, .. } = object;
         for tally in self.tallies(cache) {
             tally.frees += 1;
@@ -534,7 +541,7 @@ impl Resolver {
             pairs.resize_with(usize::from(alloc_cpu) + 1, Vec::new);
         }
         bump(&mut pairs[usize::from(alloc_cpu)], usize::from(record.cpu));
-        if via == Via::Kmalloc && self.names.shape(object.shape).via == Via::Cache {
+        if via == EventSource::Kmalloc && self.names.shape(object.shape).via == EventSource::Cache {
             *self.tally.kfree_of_cache_object.entry(cache).or_default() += 1;
         }
         if let Some(name) = named

@@ -5,7 +5,7 @@ use std::hash::{Hash, Hasher};
 
 use rustc_hash::FxHashMap;
 
-use super::event::Via;
+use super::event::EventSource;
 use super::symbols::Symbol;
 
 /// All fields of an allocation event except the pointer.
@@ -15,7 +15,7 @@ pub(super) struct Shape {
     pub(super) bytes_req: u32,
     pub(super) bytes_alloc: u32,
     pub(super) gfp: Symbol,
-    pub(super) via: Via,
+    pub(super) via: EventSource,
     /// The cache that the event names, or that the object's own free named, if it differs from other objects of the
     /// shape.
     pub(super) named: Option<Symbol>,
@@ -126,7 +126,7 @@ impl Shapes {
     }
 
     /// Returns `true` if the name of the shape, if any, is from frees.
-    pub(super) fn is_taught(&self, number: u32) -> bool {
+    pub(super) fn is_learned(&self, number: u32) -> bool {
         let entry = &self.shapes[number as usize];
         entry.shape.named.is_none() || entry.own_name_taught
     }

@@ -157,10 +157,10 @@ fn q1_lines_without_events_are_skipped() {
 fn q1_fields_of_older_kernels_are_read() {
     let line = "  a-1 [000] d... 1.5: kmem_cache_alloc_node: call_site=f+0x1 ptr=0000000012345678 bytes_req=8 bytes_alloc=8 \
                 gfp_flags=GFP_KERNEL node=0";
-    assert!(matches!(event(line).kind, EventKind::Alloc { via: Via::Cache, .. }));
+    assert!(matches!(event(line).kind, EventKind::Alloc { via: EventSource::Cache, .. }));
     let line = "  a-1 [000] d... 1.5: kmalloc_node: call_site=f+0x1 ptr=0000000012345678 bytes_req=8 bytes_alloc=8 \
                 gfp_flags=GFP_KERNEL";
-    assert!(matches!(event(line).kind, EventKind::Alloc { via: Via::Kmalloc, .. }));
+    assert!(matches!(event(line).kind, EventKind::Alloc { via: EventSource::Kmalloc, .. }));
     let line = "  a-1 [000] d... 1.5: mm_page_free: page=0000000012345678 pfn=123456 order=3";
     assert_eq!(event(line).kind, EventKind::PageFree { pfn: Pfn(123_456), order: 3 });
 }

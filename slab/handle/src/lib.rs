@@ -60,7 +60,7 @@ pub use bits::{Handle, Handle16x16, Handle20x12, Handle24x8, Handle32x32, Word};
 pub use error::HandleError;
 pub use packed::PackedArray;
 #[cfg(feature = "std")]
-pub use remap::{StableIds, Taken};
+pub use remap::{IdConflict, StableIds};
 pub use slot_map::SlotMap;
 pub use slots::{Generations, WrapPolicy};
 pub use table::HandleTable;

@@ -94,14 +94,14 @@ pub struct StableIds<Id, W: Word = u64, const GENERATION_BITS: u32 = 32> {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Taken {
+pub enum IdConflict {
     /// The id is assigned to another object.
     Id,
     /// The object has another id.
     Handle,
 }
 
-impl fmt::Display for Taken {
+impl fmt::Display for IdConflict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Id => "the stable id already belongs to another object",
@@ -109,7 +109,7 @@ impl fmt::Display for Taken {
         })
     }
 }
-impl core::error::Error for Taken {}
+impl core::error::Error for IdConflict {}
 
 impl<Id: Hash + Eq + Clone, W: Word, const GENERATION_BITS: u32> StableIds<Id, W, GENERATION_BITS> {
     /// Makes an empty mapping.
@@ -120,12 +120,12 @@ impl<Id: Hash + Eq + Clone, W: Word, const GENERATION_BITS: u32> StableIds<Id, W
     ///
     /// # Errors
     /// Returns an error and changes nothing if the id or the handle is already assigned.
-    pub fn insert(&mut self, id: Id, handle: Handle<W, GENERATION_BITS>) -> Result<(), Taken> {
+    pub fn insert(&mut self, id: Id, handle: Handle<W, GENERATION_BITS>) -> Result<(), IdConflict> {
         if self.handles.get(&id).is_some_and(|other| *other != handle) {
-            return Err(Taken::Id);
+            return Err(IdConflict::Id);
         }
         if self.ids.get(&handle).is_some_and(|other| *other != id) {
-            return Err(Taken::Handle);
+            return Err(IdConflict::Handle);
         }
         self.ids.insert(handle, id.clone());
         self.handles.insert(id, handle);
@@ -231,14 +231,15 @@ mod tests {
         let mut ids = StableIds::new();
         assert!(ids.is_empty());
         assert_eq!((ids.insert("a", a), ids.insert("a", a), ids.len()), (Ok(()), Ok(()), 1));
-        assert_eq!((ids.insert("a", b), ids.insert("b", a)), (Err(Taken::Id), Err(Taken::Handle)));
+        assert_eq!((ids.insert("a", b), ids.insert("b", a)), (Err(IdConflict::Id), Err(IdConflict::Handle)));
         assert_eq!((ids.len(), ids.handle("a"), ids.id(b)), (1, Some(a), None));
         assert_eq!((ids.remove_handle(a), ids.remove_handle(a)), (Some("a"), None));
         assert_eq!((ids.insert("a", b), ids.handle("a"), ids.id(a)), (Ok(()), Some(b), None));
         assert_eq!((ids.remove_id("a"), ids.remove_id("a"), ids.id(b)), (Some(b), None, None));
         assert_eq!((ids.insert("b", b), ids.len()), (Ok(()), 1));
         assert!(
-            Taken::Id.to_string().contains("another object") && Taken::Handle.to_string().contains("remove")
+            IdConflict::Id.to_string().contains("another object")
+                && IdConflict::Handle.to_string().contains("remove")
         );
     }
 }

@@ -7,7 +7,7 @@
 //! The forms with `std::nothrow` stay in C++'s library, and call the forms of this library. After a failure, the
 //! `operator new` of C++'s library tries again, calls the handler, and throws.
 
-use crate::{allocate, at_a_line, free, has_size, malloc};
+use crate::{align_to_cache_line, allocate, free, has_size, malloc};
 use core::ffi::{CStr, c_void};
 use core::ptr::{NonNull, null_mut};
 use nix::libc;
@@ -99,7 +99,7 @@ fn is_in_this_library(address: *const c_void) -> bool {
 /// `operator new(size_t)`.
 #[unsafe(export_name = "_Znwm")]
 pub extern "C-unwind" fn new(size: usize) -> *mut c_void {
-    at_a_line();
+    align_to_cache_line();
     match Uslab.allocate_fast(size, MAX_ALIGN) {
         Some(memory) => memory.as_ptr().cast(),
         None => new_slow(size),
@@ -242,7 +242,7 @@ pub unsafe extern "C" fn delete_array(memory: *mut c_void) {
 /// `memory` must be null or come from the matching `operator new`, and is no longer used.
 #[unsafe(export_name = "_ZdlPvm")]
 pub unsafe extern "C" fn delete_sized(memory: *mut c_void, size: usize) {
-    at_a_line();
+    align_to_cache_line();
     // SAFETY: the memory may be deleted, by this function's contract.
     unsafe {
         if !(DELETE.is_ours() && free_fast(memory, size, MAX_ALIGN)) {

@@ -103,7 +103,7 @@ const PAGE: usize = 4096;
 /// block of 32 bytes ("Mitigations for Jump Conditional Code Erratum", 2019). Jumps that are not cached cost batches 5
 /// %.
 #[inline(always)]
-pub(crate) fn at_a_line() {
+pub(crate) fn align_to_cache_line() {
     // SAFETY: the directive adds no instruction, or `nop`s if the compiler has put instructions before it.
     unsafe { core::arch::asm!(".p2align 6", options(nomem, nostack, preserves_flags)) };
 }
@@ -145,7 +145,7 @@ fn invalid() -> *mut c_void {
 /// `malloc(3)`.
 #[unsafe(no_mangle)]
 pub extern "C" fn malloc(size: usize) -> *mut c_void {
-    at_a_line();
+    align_to_cache_line();
     match Uslab.allocate_fast(size, MAX_ALIGN) {
         Some(memory) => memory.as_ptr().cast(),
         None => malloc_slow(size),
@@ -172,7 +172,7 @@ pub extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
 /// `memory` must be null or come from this library, and is no longer used.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn free(memory: *mut c_void) {
-    at_a_line();
+    align_to_cache_line();
     // SAFETY: the memory is null or belongs to this library and is no longer used, by this function's contract.
     unsafe {
         if !Uslab.free_fast(memory.cast()) {

@@ -247,7 +247,7 @@ impl<M: Words> Blocks<M> {
         }
     }
     /// Clears a flag of the block at `at`, which no free block precedes any more.
-    fn unflag(&mut self, at: usize) {
+    fn clear_previous_free(&mut self, at: usize) {
         let header = self.memory.load(at);
         self.memory.store(at, header & !FREE_BEFORE);
     }
@@ -293,7 +293,7 @@ impl<M: Words> Blocks<M> {
             self.memory.tell(Event::Split);
             self.make_free(behind, left);
         } else {
-            self.unflag(behind);
+            self.clear_previous_free(behind);
         }
         used
     }
@@ -367,7 +367,7 @@ impl<M: Words> Blocks<M> {
             self.memory.tell(Event::Split);
             self.make_free(at + need, left);
         } else {
-            self.unflag(at + need);
+            self.clear_previous_free(at + need);
         }
         true
     }

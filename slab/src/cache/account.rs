@@ -9,7 +9,7 @@ use uslab_buddy::Gfp;
 use uslab_magazine::Operation;
 use uslab_magazine::sync::Ordering::{Acquire, Relaxed};
 use uslab_magazine::sync::planted;
-use uslab_magazine::tracepoints::What;
+use uslab_magazine::tracepoints::OperationKind;
 
 /// An account limits and counts the memory of several caches, for example of a tenant or a part of a program. An account is
 /// like a memory control group of Linux, for caches.
@@ -118,7 +118,7 @@ impl Account {
     /// Shrinks all caches of the account, as [`KmemCache::shrink`](crate::KmemCache::shrink) does. Returns the number of slabs
     /// freed.
     pub fn shrink(&self) -> usize {
-        self.core.shrink_account(&self.core.operation(What::Reclaim), &self.charges)
+        self.core.shrink_account(&self.core.operation(OperationKind::Reclaim), &self.charges)
     }
 }
 

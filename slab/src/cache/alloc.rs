@@ -25,7 +25,7 @@ use core::ptr::NonNull;
 use std::panic::resume_unwind;
 use uslab_buddy::Gfp;
 use uslab_magazine::sync::planted;
-use uslab_magazine::tracepoints::What;
+use uslab_magazine::tracepoints::OperationKind;
 use uslab_magazine::{Operation, Supplier};
 
 /// Maximum number of objects that a bulk caller takes in one lock hold.
@@ -214,7 +214,7 @@ impl Cache {
     #[cold]
     #[inline(never)]
     fn take_slow(&self, gfp: Gfp) -> Result<Object, AllocError> {
-        let (source, op) = (self.source(gfp), &self.operation(What::Alloc));
+        let (source, op) = (self.source(gfp), &self.operation(OperationKind::Alloc));
         let object =
             self.config.per_cpu.take_or_refill(op, &source, || self.direct(op, &source, self.this_node()));
         object.map_or_else(|| self.alloc_elsewhere(op, &source, self.this_node()), Ok)
@@ -233,7 +233,7 @@ impl Cache {
         if node == self.this_node() && !gfp.contains(Gfp::THIS_NODE) {
             return self.alloc(gfp);
         }
-        let (source, op) = (self.source(gfp), &self.operation(What::Alloc));
+        let (source, op) = (self.source(gfp), &self.operation(OperationKind::Alloc));
         match self.direct(op, &source, node) {
             Some(object) => Ok(self.hand_out(object, gfp)),
             None => self.alloc_elsewhere(op, &source, node).map(|object| self.hand_out(object, gfp)),
@@ -257,7 +257,7 @@ impl Cache {
             let room = &mut filling.out[filling.got..];
             let mut places = room.iter_mut();
             let max = places.len().min(BULK);
-            let op = &self.operation(What::Alloc);
+            let op = &self.operation(OperationKind::Alloc);
             let taken = source.fill(op, node, max, |object| {
                 if let Some(place) = places.next() {
                     *place = Some(object.0);
@@ -453,7 +453,8 @@ impl Cache {
         }
         let (node, source) = (self.this_node(), self.source(gfp));
         while reserving.objects.len() < end {
-            let (op, max) = (&self.operation(What::Alloc), (end - reserving.objects.len()).min(BULK));
+            let (op, max) =
+                (&self.operation(OperationKind::Alloc), (end - reserving.objects.len()).min(BULK));
             let before = reserving.objects.len();
             let taken = source.fill(op, node, max, |object| reserving.objects.push(object.0));
             reserving.objects[before..].iter().for_each(|object| self.profile(Object(*object)));

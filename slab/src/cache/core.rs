@@ -34,7 +34,7 @@ use uslab_magazine::sync::fork::ForkMutex;
 use uslab_magazine::sync::{
     AtomicBool, AtomicU32, Contained, Counter, MODEL, Rank, assert_unlocked, contain_panic,
 };
-use uslab_magazine::tracepoints::What;
+use uslab_magazine::tracepoints::OperationKind;
 use uslab_magazine::{Cpus, Operation};
 
 /// Cache name in reports if no cache is known.
@@ -184,7 +184,7 @@ impl Core {
     }
 
     /// An operation that belongs to no cache.
-    pub(crate) fn operation(&self, what: What) -> Operation<'_> {
+    pub(crate) fn operation(&self, what: OperationKind) -> Operation<'_> {
         Operation::of(self.memory.pages.tracepoints(), what, "")
     }
 
@@ -247,7 +247,7 @@ impl Core {
         own: bool,
     ) -> Result<(), NotStarted> {
         // If pages lack addresses, sized frees may take foreign addresses for pages.
-        let own = own && !self.memory.pages.gave_up_addresses();
+        let own = own && !self.memory.pages.has_unmapped_pages();
         let own = own.then_some(|| Own::new(self.backend, &self.faults));
         self.profiler
             .start(rate, seed, own, |with_frees| self.memory.pages.tables().close_inlined(with_frees))

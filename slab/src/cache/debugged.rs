@@ -17,7 +17,7 @@ use crate::debug::lines::Lines;
 use crate::debug::report::{Bytes, ObjectReport};
 use crate::debug::stacks::CallStack;
 use crate::debug::traces::Traces;
-use crate::debug::tracks::{Deed, Record, Track, this_thread};
+use crate::debug::tracks::{Record, Track, TrackEvent, this_thread};
 use crate::debug::watch::{Damage, Part, State, Watch, fill_padding, inspect_padding};
 use core::fmt::Write;
 use core::ops::Range;
@@ -87,7 +87,7 @@ impl Cache {
         }
         if let Some(record) = record {
             record.set_size(size);
-            self.did(debugged, record, Deed::Alloc);
+            self.did(debugged, record, TrackEvent::Alloc);
         }
         self.trace(debugged, "alloc", object);
     }
@@ -103,11 +103,11 @@ impl Cache {
             debugged.watch.fill(object.0, State::Free);
         }
         if let Some(record) = record {
-            self.did(debugged, record, Deed::Free);
+            self.did(debugged, record, TrackEvent::Free);
         }
         self.trace(debugged, "free", object);
     }
-    fn did(&self, debugged: &Debugged, record: &Record, deed: Deed) {
+    fn did(&self, debugged: &Debugged, record: &Record, deed: TrackEvent) {
         if debugged.flags.contains(SlabDebug::USERS) {
             record.did(deed, self.core.cpus.current());
         }
@@ -183,7 +183,7 @@ impl Cache {
     /// Reserves address space for the records of a new slab; returns `false` if addresses are limited and used up.
     pub(super) fn has_tables(&self, slab: Pfn, order: Order) -> bool {
         let (memory, end) = (&self.core.memory, (slab.get() + order.pages()) as usize);
-        !memory.pages.gave_up_addresses()
+        !memory.pages.has_unmapped_pages()
             || memory.grow_beside(end)
                 && self.checked.as_ref().is_none_or(|checked| checked.tags.grow(&memory.pages, end))
     }
@@ -212,7 +212,7 @@ impl Cache {
     pub(super) fn uncover_slab(&self, slab: Pfn, order: Order) {
         let Some((checked, debugged)) = self.debugged() else { return };
         self.inspect_padding(debugged, slab, order);
-        // Waits until `look_around` has released this lock; later calls see that the slab no longer belongs to the cache.
+        // Waits until `search_neighbours` has released this lock; later calls see that the slab no longer belongs to the cache.
         drop(self.nodes[self.core.memory.pages.node_of(slab) as usize].lists().lock());
         if debugged.has_records() {
             // SAFETY: the records were made with the slab, and none of the slab's objects is allocated.
@@ -274,14 +274,14 @@ impl Cache {
             left: &[],
             bytes: &[],
             right: &[],
-            allocated: record.and_then(|record| record.track(Deed::Alloc)),
-            freed: record.and_then(|record| record.track(Deed::Free)),
+            allocated: record.and_then(|record| record.track(TrackEvent::Alloc)),
+            freed: record.and_then(|record| record.track(TrackEvent::Free)),
             noticed: CallStack::NONE,
         };
         Some((bytes, report))
     }
     /// Describes the cache's object that contains `address`.
-    pub(super) fn look_around(&self, address: NonNull<u8>) -> Option<(Bytes, ObjectReport<'static>)> {
+    pub(super) fn search_neighbours(&self, address: NonNull<u8>) -> Option<(Bytes, ObjectReport<'static>)> {
         let pages = &self.core.memory.pages;
         let pfn = pages.pfn_of(address.as_ptr())?;
         // A slab loses its owner before `uncover_slab` takes the node's lock.
@@ -344,7 +344,7 @@ impl Cache {
     }
 
     /// Calls `of` for each object in use, if frees are checked. `of` must not allocate or lock.
-    pub(crate) fn in_use<T>(&self, deed: Deed, of: impl Fn(InUse) -> T) -> Vec<T> {
+    pub(crate) fn in_use<T>(&self, deed: TrackEvent, of: impl Fn(InUse) -> T) -> Vec<T> {
         let Some(checked) = &self.checked else { return Vec::new() };
         let debugged = checked.debugged.as_ref();
         self.of_slabs(
@@ -367,7 +367,7 @@ impl Cache {
         )
     }
 
-    fn traces(&self, deed: Deed) -> Traces {
+    fn traces(&self, deed: TrackEvent) -> Traces {
         if !self.debugged().is_some_and(|(_, debugged)| debugged.has_records()) {
             return Traces::default();
         }
@@ -427,11 +427,11 @@ impl KmemCache {
     ///
     /// Cost: a read of each object's record, under the lock of its node. The call allocates.
     pub fn alloc_traces(&self) -> Traces {
-        self.cache().traces(Deed::Alloc)
+        self.cache().traces(TrackEvent::Alloc)
     }
     /// Objects in use by the call stack of their preceding free, like [`alloc_traces`](Self::alloc_traces).
     pub fn free_traces(&self) -> Traces {
-        self.cache().traces(Deed::Free)
+        self.cache().traces(TrackEvent::Free)
     }
 }
 
@@ -469,17 +469,17 @@ mod tests {
         let cache = KmemCache::builder("ends", 64).slab_debug(SlabDebug::USERS).build_in(&subsystem).unwrap();
         let object = cache.alloc(Gfp::KERNEL).unwrap();
         let (address, inner) = (object.addr(), cache.cache());
-        assert_eq!(inner.look_around(object).unwrap().1.object, address.get());
+        assert_eq!(inner.search_neighbours(object).unwrap().1.object, address.get());
         // SAFETY: the object was allocated above, and is freed once.
         unsafe { cache.free(object) };
         subsystem.shrink();
-        assert!(inner.look_around(object).is_none());
+        assert!(inner.search_neighbours(object).is_none());
         let (at, done) = (AtomicUsize::new(address.get()), AtomicBool::new(false));
         std::thread::scope(|s| {
             s.spawn(|| {
                 let range = subsystem.core().memory.pages.address(Pfn::new(0));
                 while !done.load(Relaxed) {
-                    _ = inner.look_around(range.with_addr(NonZero::new(at.load(Relaxed)).unwrap()));
+                    _ = inner.search_neighbours(range.with_addr(NonZero::new(at.load(Relaxed)).unwrap()));
                 }
             });
             for _ in 0..2_000 {

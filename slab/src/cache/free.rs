@@ -23,7 +23,7 @@ use crate::debug::harden::Hardened;
 use core::ptr::NonNull;
 use std::panic::resume_unwind;
 use uslab_magazine::sync::{MODEL, assert_unlocked, catch_panic, planted};
-use uslab_magazine::tracepoints::What;
+use uslab_magazine::tracepoints::OperationKind;
 
 impl Cache {
     /// Frees an object of this cache.
@@ -214,7 +214,7 @@ impl Cache {
     }
 
     fn free_direct(&self, object: Object) {
-        let op = self.operation(What::Free);
+        let op = self.operation(OperationKind::Free);
         if self.core.memory.pages.nodes() > 1 && self.node_of(object) != self.this_node() {
             self.counts.other_node_frees.add(1);
         }
@@ -388,7 +388,7 @@ impl Core {
         owner: Option<&str>,
         index: Option<usize>,
     ) {
-        let seen = self.cache_at(address).and_then(|of| of.look_around(address));
+        let seen = self.cache_at(address).and_then(|of| of.search_neighbours(address));
         let report = seen.as_ref().map(with_bytes);
         self.corrupt(&Corruption {
             kind,

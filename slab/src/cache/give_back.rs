@@ -8,7 +8,7 @@ use super::{Cache, Object};
 use crate::error::Busy;
 use core::cell::Cell;
 use uslab_magazine::sync::{planted, relax};
-use uslab_magazine::tracepoints::What;
+use uslab_magazine::tracepoints::OperationKind;
 use uslab_magazine::{Operation, Supplier};
 
 /// A supplier that receives flushed objects, and counts the slabs that are freed with them.
@@ -68,7 +68,7 @@ impl Cache {
     pub(crate) fn reap(&self) -> u64 {
         self.flush_deferred();
         let objects = self.config.per_cpu.reap(&DrainOnly(self));
-        self.destruct_idle(&self.operation(What::Reclaim));
+        self.destruct_idle(&self.operation(OperationKind::Reclaim));
         self.discard_idle();
         objects
     }
@@ -76,14 +76,14 @@ impl Cache {
     /// Reaps the cache as [`reap`](Self::reap) does, after a sweep has taken the idle stacks.
     pub(crate) fn reap_swept(&self) -> u64 {
         let objects = self.config.per_cpu.reap_swept(&DrainOnly(self));
-        self.destruct_idle(&self.operation(What::Reclaim));
+        self.destruct_idle(&self.operation(OperationKind::Reclaim));
         self.discard_idle();
         objects
     }
 
     /// Makes the magazines smaller from now on, because memory is short.
     pub(crate) fn shrink_magazines(&self) {
-        self.config.per_cpu.shrink(&self.operation(What::Reclaim), &DrainOnly(self));
+        self.config.per_cpu.shrink(&self.operation(OperationKind::Reclaim), &DrainOnly(self));
     }
 
     /// Drains the stacks of `cpus` to the slabs.
@@ -100,8 +100,8 @@ impl Cache {
         self.flush_deferred();
         // From now on, a free puts its object into its slab, not into a magazine.
         self.config.per_cpu.close();
-        self.flush_all(&self.operation(What::Reclaim));
-        let ended = self.end_at_last().map_err(|live| {
+        self.flush_all(&self.operation(OperationKind::Reclaim));
+        let ended = self.end_after_destructors().map_err(|live| {
             self.reopen();
             Busy { live, aliases: 0 }
         });
@@ -115,15 +115,15 @@ impl Cache {
     pub(crate) fn close_magazines(&self) {
         self.flush_deferred();
         planted!("dropping a cache does not close its magazines" => {
-            self.flush_all(&self.operation(What::Reclaim));
+            self.flush_all(&self.operation(OperationKind::Reclaim));
             return;
         });
         self.close_for_good();
-        self.flush_all(&self.operation(What::Reclaim));
+        self.flush_all(&self.operation(OperationKind::Reclaim));
     }
     /// Ends the cache as [`end`](Self::end) does, once no thread destructs free objects. A destructor does not wait for
     /// destructors, because two destructors may wait for each other.
-    fn end_at_last(&self) -> Result<(), u64> {
+    fn end_after_destructors(&self) -> Result<(), u64> {
         loop {
             match self.end() {
                 Err((0, destructing)) if DESTRUCTING.with(Cell::get) => return Err(destructing),
@@ -139,13 +139,13 @@ impl Cache {
     pub(crate) fn end(&self) -> Result<(), (u64, u64)> {
         let mut unlisted = Unlisted::default();
         let ended = Node::close(&self.nodes, &self.core.memory, &mut unlisted);
-        self.release(&self.operation(What::Reclaim), unlisted);
+        self.release(&self.operation(OperationKind::Reclaim), unlisted);
         ended
     }
 
     /// Takes a snapshot of the objects in use, after the magazines were flushed.
     pub(crate) fn live(&self, live: &mut Live) {
-        self.flush_all(&self.operation(What::Reclaim));
+        self.flush_all(&self.operation(OperationKind::Reclaim));
         live.clear();
         for node in &self.nodes {
             // Memory for the snapshot is allocated outside the node's lock, because the global allocator may need the node. The

@@ -9,7 +9,7 @@
 //! * The weight of an object is the mean over objects weighed at their construction and at their free to the slab.
 //! * Destructions wake waiters at a limit: an object that is freed to its slab, or a slab that is freed.
 
-use super::hooks::Holds;
+use super::hooks::HeldBytes;
 use super::{Cache, Object};
 use crate::error::AllocError;
 use uslab_magazine::Operation;
@@ -21,15 +21,15 @@ pub const HELD_SURPLUS: usize = 2 << 20;
 
 impl Cache {
     fn is_weight_known(&self) -> bool {
-        !matches!(self.config.holds, Holds::Unknown)
+        !matches!(self.config.holds, HeldBytes::Unknown)
     }
     /// Mean number of bytes that an object holds.
     fn weight(&self) -> u64 {
         match &self.config.holds {
-            Holds::Unknown => 0,
-            Holds::Declared(bytes) => *bytes as u64,
+            HeldBytes::Unknown => 0,
+            HeldBytes::Declared(bytes) => *bytes as u64,
             // Relaxed: the weight publishes no other data.
-            Holds::Weighed(_) => self.counts.weight.load(Relaxed),
+            HeldBytes::Weighed(_) => self.counts.weight.load(Relaxed),
         }
     }
     /// Bytes that all constructed objects hold.
@@ -92,7 +92,7 @@ impl Cache {
 
     /// Weighs an object that only the caller has.
     pub(super) fn weigh(&self, object: Object) {
-        let Holds::Weighed(weigh) = &self.config.holds else { return };
+        let HeldBytes::Weighed(weigh) = &self.config.holds else { return };
         assert_unlocked();
         contain_panic(|| {
             let bytes = weigh(object.0) as u64;

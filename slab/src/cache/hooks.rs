@@ -24,7 +24,7 @@ impl fmt::Debug for Hooks {
 
 /// Source of the number of bytes that a constructed object holds.
 #[derive(Default)]
-pub(crate) enum Holds {
+pub(crate) enum HeldBytes {
     /// The number of held bytes is unknown.
     #[default]
     Unknown,
@@ -34,7 +34,7 @@ pub(crate) enum Holds {
     Weighed(Hook<usize>),
 }
 
-impl fmt::Debug for Holds {
+impl fmt::Debug for HeldBytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unknown => f.write_str("Unknown"),
@@ -44,7 +44,7 @@ impl fmt::Debug for Holds {
     }
 }
 
-impl Holds {
+impl HeldBytes {
     /// Declared number of bytes that an object holds; 0 if not declared.
     pub(crate) fn declared(&self) -> usize {
         if let Self::Declared(bytes) = self { *bytes } else { 0 }

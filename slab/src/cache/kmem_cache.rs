@@ -2,7 +2,7 @@
 
 use super::alloc::BULK;
 use super::core::Core;
-use super::hooks::{Holds, Hook, Hooks};
+use super::hooks::{HeldBytes, Hook, Hooks};
 use super::info::CacheInfo;
 use super::per_cpu::PerCpu;
 use super::{Account, Acquiring, Cache, CacheConfig, Owner};
@@ -21,7 +21,7 @@ use std::time::Duration;
 use uslab_buddy::Gfp;
 use uslab_buddy::PAGE_SIZE;
 use uslab_magazine::sync::MODEL;
-use uslab_magazine::tracepoints::What;
+use uslab_magazine::tracepoints::OperationKind;
 
 /// A cache of objects of one size and alignment.
 ///
@@ -108,7 +108,7 @@ pub struct KmemCacheBuilder {
     align: usize,
     hooks: Option<Hooks>,
     whole_slabs: bool,
-    holds: Holds,
+    holds: HeldBytes,
     page_flags: Gfp,
     limit: Option<Limit>,
     type_stable: bool,
@@ -202,12 +202,12 @@ impl KmemCacheBuilder {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn holds(mut self, bytes: usize) -> Self {
-        self.holds = Holds::Declared(bytes);
+        self.holds = HeldBytes::Declared(bytes);
         self
     }
     /// Sets a function that measures the bytes that an object holds.
     pub(crate) fn weigh(mut self, weigh: Hook<usize>) -> Self {
-        self.holds = Holds::Weighed(weigh);
+        self.holds = HeldBytes::Weighed(weigh);
         self
     }
     fn hook<R>(&self, run: impl Fn(&mut [u8]) -> R + Send + Sync + 'static) -> Hook<R> {
@@ -462,7 +462,9 @@ impl Planned {
                 Constructed::OneByOne
             },
             held_limit: match builder.limit {
-                Some(Limit::Bytes(bytes)) if !matches!(builder.holds, Holds::Unknown) => Some(bytes as usize),
+                Some(Limit::Bytes(bytes)) if !matches!(builder.holds, HeldBytes::Unknown) => {
+                    Some(bytes as usize)
+                }
                 _ => None,
             },
             holds: builder.holds,
@@ -506,7 +508,7 @@ impl KmemCache {
             align: 0,
             hooks: None,
             whole_slabs: false,
-            holds: Holds::Unknown,
+            holds: HeldBytes::Unknown,
             page_flags: Gfp::empty(),
             limit: None,
             type_stable: false,
@@ -724,7 +726,7 @@ impl KmemCache {
     /// fullest slabs are used first. Returns the number of slabs freed.
     #[doc(alias = "kmem_cache_shrink")]
     pub fn shrink(&self) -> usize {
-        self.cache.shrink(&self.cache.operation(What::Reclaim))
+        self.cache.shrink(&self.cache.operation(OperationKind::Reclaim))
     }
 
     /// Ends a working-set interval and flushes objects that the magazines kept beyond their working set. Returns the number of

@@ -81,7 +81,7 @@ use crate::memory::slab::Constructed;
 use charges::Charges;
 use checked::Checked;
 use checked::Debugged;
-use hooks::{Holds, Hooks};
+use hooks::{HeldBytes, Hooks};
 use node::{Node, NodeCount};
 pub(crate) use object::Object;
 use per_cpu::{Magazines, PerCpu};
@@ -89,7 +89,7 @@ use refs::CacheRefs;
 use std::sync::{Arc, Weak};
 use uslab_buddy::{Gfp, PAGE_SIZE, StackMemory};
 use uslab_magazine::sync::{AtomicU32, AtomicU64, Counter, Ordering::Relaxed, unique};
-use uslab_magazine::tracepoints::What;
+use uslab_magazine::tracepoints::OperationKind;
 use uslab_magazine::{FastPath, Operation, PathCounts};
 use uslab_magazine::{StaticWords, Words};
 use wait_queue::Waiters;
@@ -107,7 +107,7 @@ pub(crate) struct CacheConfig {
     /// Time at which `hooks` construct objects.
     pub(crate) constructed: Constructed,
     /// Source of the bytes that each constructed object holds.
-    pub(crate) holds: Holds,
+    pub(crate) holds: HeldBytes,
     /// Limit in bytes of slabs and of the memory that objects hold.
     pub(crate) held_limit: Option<usize>,
     /// Flags of every page allocation of the cache.
@@ -282,7 +282,7 @@ impl Cache {
         }))
     }
     /// Starts an operation of this cache, on the slabs.
-    pub(crate) fn operation(&self, what: What) -> Operation<'_> {
+    pub(crate) fn operation(&self, what: OperationKind) -> Operation<'_> {
         Operation::of(self.core.memory.pages.tracepoints(), what, self.name())
     }
     pub(crate) fn name(&self) -> &str {

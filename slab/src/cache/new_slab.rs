@@ -79,7 +79,7 @@ impl<'a> NewSlab<'a> {
                 unsafe { hardened.prepare(cache.object(ObjectIndex { slab, index }).0) };
             }
         }
-        let known = set_up && cache.tell_owner(slab, order) && cache.tell_class(op, slab, order);
+        let known = set_up && cache.record_owner(slab, order) && cache.record_class(op, slab, order);
         // Caches with a known page class have no constructor and hide no slab, so no later stage fails for them.
         if known && cache.hide(slab, order) { Ok(self) } else { Err(AllocError::SideTable.into()) }
     }

@@ -298,7 +298,7 @@ impl Lists {
 
 /// Options of freeing objects to slabs: the slabs that stay, and the objects' state.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Stays {
+pub(crate) struct KeptOnFree {
     /// Number of slabs with free objects that stay; beyond this number, a slab that becomes empty is released.
     pub(crate) slabs: usize,
     pub(crate) objects: Back,
@@ -321,7 +321,7 @@ fn pages(objects: u64, geometry: &Geometry) -> u64 {
 
 /// Error: the node's cache is destroyed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Closed;
+pub(crate) struct NodeClosed;
 
 impl Node {
     /// For debuggers: the addresses of the lists.
@@ -396,10 +396,15 @@ impl Node {
     ///
     /// # Safety
     /// The slab is set up, belongs to this node's cache, and only the caller knows it.
-    pub(crate) unsafe fn add(&self, op: &Operation, memory: &SlabMemory, slab: Pfn) -> Result<(), Closed> {
+    pub(crate) unsafe fn add(
+        &self,
+        op: &Operation,
+        memory: &SlabMemory,
+        slab: Pfn,
+    ) -> Result<(), NodeClosed> {
         let mut lists = self.lock(op);
         if lists.closed {
-            return Err(Closed);
+            return Err(NodeClosed);
         }
         // SAFETY: only the caller knows the slab, and the lock is held.
         unsafe {
@@ -423,7 +428,7 @@ impl Node {
         &self,
         op: &Operation,
         memory: &SlabMemory,
-        stays: Stays,
+        stays: KeptOnFree,
         places: impl Iterator<Item = ObjectIndex>,
         unlisted: &mut Unlisted,
         mut refused: impl FnMut(ObjectIndex),

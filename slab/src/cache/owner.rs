@@ -28,7 +28,7 @@ use super::{Cache, Owner};
 use core::ops::Deref;
 use std::sync::Arc;
 use uslab_magazine::sync::{abandoned, planted};
-use uslab_magazine::tracepoints::What;
+use uslab_magazine::tracepoints::OperationKind;
 
 impl Drop for Owner {
     fn drop(&mut self) {
@@ -115,7 +115,7 @@ fn end_if_unused(cache: &Arc<Cache>) {
             return drop(kept);
         }
         // Without handles, no more allocations can happen.
-        cache.discard_empty(&cache.operation(What::Reclaim));
+        cache.discard_empty(&cache.operation(OperationKind::Reclaim));
         let mut refs = cache.refs().0.lock();
         planted!("a visitor who came during the check is overlooked" => let ever = refs.ever);
         if refs.ever == ever {

@@ -30,7 +30,7 @@ use std::ops::Range;
 use uslab_buddy::{StackMemory, Tables};
 use uslab_magazine::sync::Rank;
 use uslab_magazine::sync::fork::ForkLock;
-use uslab_magazine::tracepoints::What;
+use uslab_magazine::tracepoints::OperationKind;
 use uslab_magazine::{Config, FastPath, Fork, Layer, LayerView, Operation, Stats, Supplier, SweepGroup};
 use uslab_magazine::{StaticWords, Words};
 
@@ -277,7 +277,7 @@ impl PerCpu {
     pub(super) fn put_or_flush(&self, slabs: &impl Supplier<Object>, object: Object, bypass: impl FnOnce()) {
         match self.layer() {
             Some(layer) if layer.has_one_node() => {
-                layer.free_slow(&layer.operation(What::Free), slabs, object);
+                layer.free_slow(&layer.operation(OperationKind::Free), slabs, object);
             }
             _ => self.free(slabs, object, bypass),
         }
@@ -285,7 +285,8 @@ impl PerCpu {
 
     /// Returns `true` if the object is the last one freed on this CPU, as [`Layer::has_on_top`] does.
     pub(super) fn has_on_top(&self, slabs: &impl Supplier<Object>, object: Object) -> bool {
-        self.layer().is_some_and(|layer| layer.has_on_top(&layer.operation(What::Free), slabs, object))
+        self.layer()
+            .is_some_and(|layer| layer.has_on_top(&layer.operation(OperationKind::Free), slabs, object))
     }
 
     /// Flushes the objects of `cpus` to the slabs.
@@ -308,7 +309,7 @@ impl PerCpu {
         self.each(|layer| layer.join_sweeps(OBJECTS));
     }
     pub(super) fn drain_swept(&self, slabs: &impl Supplier<Object>) {
-        self.each(|layer| _ = layer.drain_swept(&layer.operation(What::Reclaim), slabs));
+        self.each(|layer| _ = layer.drain_swept(&layer.operation(OperationKind::Reclaim), slabs));
     }
     pub(super) fn flush_swept(&self, op: &Operation, slabs: &impl Supplier<Object>) {
         self.release(op, slabs);

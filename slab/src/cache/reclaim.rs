@@ -10,8 +10,8 @@ use crate::reclaim::shrinker::{Registration, Shrinker};
 use core::ops::Range;
 use uslab_buddy::{Gfp, PAGE_SIZE};
 use uslab_magazine::sync::Ordering::Relaxed;
-use uslab_magazine::tracepoints::What;
-use uslab_magazine::{Operation, Which};
+use uslab_magazine::tracepoints::OperationKind;
+use uslab_magazine::{DrainScope, Operation};
 
 /// Number of the cache whose limit a shrinker serves; 0 for all memory.
 fn number(cache: Option<&Cache>) -> u64 {
@@ -21,7 +21,7 @@ fn number(cache: Option<&Cache>) -> u64 {
 impl Core {
     /// Takes the stacks of `cpus` of all caches, with one fence per table. The objects wait until each cache flushes its own
     /// objects.
-    fn sweep(&self, cpus: Range<u32>, which: Which) {
+    fn sweep(&self, cpus: Range<u32>, which: DrainScope) {
         // One cache flushes the deferred frees of all caches.
         self.caches.iter().take(1).for_each(|cache| cache.flush_deferred());
         self.memory.pages.tables().sweep(cpus, which, |group| group == OBJECTS);
@@ -48,14 +48,14 @@ impl Core {
 
     pub(crate) fn shrink(&self, op: &Operation) -> usize {
         self.release_huge();
-        self.sweep(0..self.cpus.count(), Which::All);
+        self.sweep(0..self.cpus.count(), DrainScope::All);
         let slabs = self.after_sweep(|cache| cache.shrink_swept(op));
         self.memory.pages.tables().decommit_idle();
         slabs
     }
     /// Drains the objects in the magazines of `cpus`.
     pub(crate) fn drain(&self, cpus: Range<u32>) {
-        self.sweep(cpus, Which::All);
+        self.sweep(cpus, DrainScope::All);
         self.after_sweep(|cache| {
             cache.drain_swept();
             0
@@ -67,7 +67,7 @@ impl Core {
 
     /// Frees all empty slabs. Returns the number of slabs freed.
     pub(crate) fn discard_empty(&self) -> usize {
-        self.refs().map(|cache| cache.discard_empty(&cache.operation(What::Reclaim).cold())).sum()
+        self.refs().map(|cache| cache.discard_empty(&cache.operation(OperationKind::Reclaim).cold())).sum()
     }
 
     /// Reclaims memory: all caches except `except` free their empty slabs and keep less from now on, and freed mappings are
@@ -95,7 +95,7 @@ impl Core {
         objects
     }
     fn reap_caches(&self) -> u64 {
-        self.sweep(0..self.cpus.count(), Which::Idle);
+        self.sweep(0..self.cpus.count(), DrainScope::Idle);
         self.after_sweep(|cache| cache.reap_swept() as usize) as u64
     }
 
@@ -135,7 +135,7 @@ impl Core {
     }
     /// Drains the stacks of one class if the interval had enough allocations for a sample but took none. The class is drawn in
     /// proportion to its allocations.
-    fn let_one_miss(&self) {
+    fn force_one_miss(&self) {
         if !self.samples() {
             return;
         }
@@ -154,8 +154,8 @@ impl Core {
 }
 impl Reap for Core {
     fn end_interval(&self) -> usize {
-        self.let_one_miss();
-        self.refs().for_each(|cache| cache.ask_again(Gfp::KERNEL));
+        self.force_one_miss();
+        self.refs().for_each(|cache| cache.rerun_shrinkers(Gfp::KERNEL));
         // The waiters may need objects of deferred frees.
         if self.waited_for.load(Relaxed) > 0 {
             crate::reclaim::rcu::advance();
@@ -167,8 +167,8 @@ impl Reap for Core {
         self.discard_tags();
         pages + self.uncharge_huge(self.huge.end_interval())
     }
-    fn relieve(&self) {
-        let op = &self.operation(What::Reclaim);
+    fn free_unused(&self) {
+        let op = &self.operation(OperationKind::Reclaim);
         self.reclaim(op, None);
         self.shrinkers.run(4, Gfp::KERNEL, 0);
         self.shrink(op);
@@ -248,7 +248,7 @@ mod tests {
         let cache = KmemCache::builder("entry", 64).build_in(&subsystem).unwrap();
         drop(cache.alloc_blocks(Gfp::KERNEL, 1000).unwrap());
         let core = subsystem.core();
-        core.shrink(&core.operation(What::Reclaim));
+        core.shrink(&core.operation(OperationKind::Reclaim));
         assert_eq!(core.memory.pages.tables().decommit_idle(), 0);
     }
 
@@ -280,7 +280,7 @@ mod tests {
         };
         let before = held();
         drop(subsystem.pages().alloc_block(Order::MAX, Gfp::KERNEL, None));
-        subsystem.core().relieve();
+        subsystem.core().free_unused();
         assert_eq!(subsystem.pages().info().backed_bytes(), 0, "all that was free has gone");
         assert_eq!(cache.info().in_magazines, 0);
         assert!(held() < before);
@@ -378,12 +378,12 @@ mod tests {
         let held = || first.info().in_magazines;
         pairs(10_000);
         assert!(held() > 0);
-        core.let_one_miss();
+        core.force_one_miss();
         assert_eq!(held(), 0, "all allocations were its own");
         pairs(10);
         let before = held();
         assert!(before > 0);
-        core.let_one_miss();
+        core.force_one_miss();
         assert_eq!(held(), before, "too few for a sample");
     }
 }

@@ -1,7 +1,7 @@
 //! The slabs of a cache: making and charging slabs, constructing their objects, taking and freeing objects, releasing slabs.
 
 use super::{Cache, Object};
-use crate::cache::node::{BANDS, Back, Node, ObjectIndex, State, Stays, Unlisted};
+use crate::cache::node::{BANDS, Back, KeptOnFree, Node, ObjectIndex, State, Unlisted};
 use crate::cache::page_owners;
 use crate::debug::corruption::CorruptionKind;
 use crate::debug::faults::{BITMAP, CONSTRUCTOR, CONSTRUCTOR_PANIC, Call, LIMIT};
@@ -18,9 +18,9 @@ use uslab_buddy::{Gfp, Order, Pfn};
 use uslab_magazine::Operation;
 use uslab_magazine::sync::Ordering::{Acquire, Relaxed, Release};
 use uslab_magazine::sync::{assert_unlocked, catch_panic, contain_panic, planted, tell, thread_local};
-use uslab_magazine::tracepoints::Step;
 #[cfg(any(not(loom), crossbeam_loom))]
-use uslab_magazine::tracepoints::What;
+use uslab_magazine::tracepoints::OperationKind;
+use uslab_magazine::tracepoints::Step;
 
 /// Number of objects freed in one lock hold: few enough that other threads wait little, and many enough that the lock is cheap.
 const BATCH: usize = 32;
@@ -104,7 +104,7 @@ impl Cache {
                     self.nodes[node as usize].free(
                         op,
                         memory,
-                        Stays { slabs: self.min_partial, objects: Back::Constructed },
+                        KeptOnFree { slabs: self.min_partial, objects: Back::Constructed },
                         run.map(|(_, place)| place).inspect(|_| places += 1),
                         &mut unlisted,
                         |place| {
@@ -173,7 +173,7 @@ impl Cache {
         };
         // SAFETY: the caller took the objects, so their bits are set and the slab is listed.
         unsafe {
-            let stays = Stays { slabs: self.min_partial, objects: back };
+            let stays = KeptOnFree { slabs: self.min_partial, objects: back };
             node.free(op, memory, stays, places.iter().copied(), &mut unlisted, refused)
         };
         let slabs = self.release(op, unlisted);
@@ -210,7 +210,7 @@ impl Cache {
             planted!("a shrink destructs objects that it has not taken" => {
                 let places = indices[..taken].iter().map(|index| ObjectIndex { slab, index: usize::from(*index) });
                 // SAFETY: the objects were taken above, so their bits are set and the slab is listed.
-                unsafe { node.free(op, &self.core.memory, Stays { slabs: usize::MAX, objects: Back::Constructed }, places, &mut Unlisted::default(), |_| ()) };
+                unsafe { node.free(op, &self.core.memory, KeptOnFree { slabs: usize::MAX, objects: Back::Constructed }, places, &mut Unlisted::default(), |_| ()) };
             });
             for batch in indices[..taken].chunks(BATCH) {
                 let mut places = [ObjectIndex { slab, index: 0 }; BATCH];
@@ -410,7 +410,7 @@ impl Cache {
                 // twice.
                 cache.counts.grace_pages.sub(pages);
                 // The deferred release belongs to no operation of a caller.
-                let ended = contain_panic(|| cache.end_slab(&cache.operation(What::Reclaim), slab));
+                let ended = contain_panic(|| cache.end_slab(&cache.operation(OperationKind::Reclaim), slab));
                 // A thread that waits for 0 finds all other work done except the uncharge, which notifies separately. The child
                 // of a fork in between may have a lost slab charged, but never waits for a slab that does not exist. Relaxed:
                 // the count publishes no other data.
@@ -449,8 +449,8 @@ impl Cache {
         self.geometry().guard() > 0 && slab.get() < self.core.mappings.guarded_pages()
     }
     /// Records the class of the slab's pages; returns `false` if memory is short.
-    pub(super) fn tell_class(&self, _op: &Operation, _slab: Pfn, _order: Order) -> bool {
-        if let Some(known) = self.told_class(_order) {
+    pub(super) fn record_class(&self, _op: &Operation, _slab: Pfn, _order: Order) -> bool {
+        if let Some(known) = self.class_to_record(_order) {
             let (first, pages) = (_slab.get() as usize, _order.pages() as usize);
             // SAFETY: all objects of the slab belong to this cache.
             return unsafe { self.core.memory.classes.set(_op, first, pages, known) };
@@ -458,21 +458,21 @@ impl Cache {
         true
     }
     fn forget_class(&self, _slab: Pfn, _order: Order) {
-        if self.told_class(_order).is_some() {
-            // SAFETY: `tell_class` was called earlier, for a slab whose objects all belong to this cache.
+        if self.class_to_record(_order).is_some() {
+            // SAFETY: `record_class` was called earlier, for a slab whose objects all belong to this cache.
             unsafe { self.core.memory.classes.clear(_slab.get() as usize, _order.pages() as usize) };
         }
     }
     /// The class to record for a slab of this order. Lookups assume slabs of the usual order; objects in other slabs are found
     /// by their frames.
-    fn told_class(&self, order: Order) -> Option<Known> {
+    fn class_to_record(&self, order: Order) -> Option<Known> {
         let class = self.config.page_class.filter(|_| order == self.geometry().order())?;
         let [_, frees, _] = self.fast_paths();
         Some(Known::new(class, frees.stack()))
     }
 
     /// Records the owner of a slab's pages for boxes of typed caches, which construct their objects.
-    pub(super) fn tell_owner(&self, slab: Pfn, order: Order) -> bool {
+    pub(super) fn record_owner(&self, slab: Pfn, order: Order) -> bool {
         if !self.has_hooks() {
             return true;
         }

@@ -70,7 +70,7 @@ use uslab_magazine::sync::Ordering::Release;
 use uslab_magazine::sync::{
     MutexGuard, Ordering::Relaxed, Parker, abandoned, assert_unlocked, contain_panic, planted,
 };
-use uslab_magazine::tracepoints::What;
+use uslab_magazine::tracepoints::OperationKind;
 
 /// Interval at which a sleeping thread calls the shrinkers again, if any, and advances the RCU collector.
 const ASK_AGAIN: Duration = Duration::from_millis(10);
@@ -156,7 +156,7 @@ impl Cache {
         let given = queue.given;
         queue.entries.get_mut(given).filter(|_| queue.grow)?.waker.take()
     }
-    fn resettle(&self, change: impl FnOnce(&mut Queue)) {
+    fn update_queue(&self, change: impl FnOnce(&mut Queue)) {
         let mut queue = self.queue();
         change(&mut queue);
         let waker = self.settle(&mut queue);
@@ -166,13 +166,13 @@ impl Cache {
 
     /// Opens or closes the magazines, as the waiters of the account require.
     pub(super) fn follow_account(&self) {
-        self.resettle(|_| ());
+        self.update_queue(|_| ());
     }
     /// Marks the first waiter as waiting for the account; returns `false` if it was already marked.
     fn wait_for_account(&self) -> bool {
         let Some(account) = &self.config.account else { return false };
         let mut begins = false;
-        self.resettle(|queue| {
+        self.update_queue(|queue| {
             begins = queue.is_waiting() && !queue.at_account;
             if begins {
                 queue.at_account = true;
@@ -182,7 +182,7 @@ impl Cache {
         if begins {
             // From now on this cache's waiting threads watch the account's other caches, too.
             self.wake_own_threads();
-            self.core.close_account(&self.operation(What::Reclaim), account);
+            self.core.close_account(&self.operation(OperationKind::Reclaim), account);
         }
         begins
     }
@@ -227,9 +227,9 @@ impl Cache {
         if called_in < closings {
             self.touch_charge();
             self.flush_deferred();
-            self.flush_all(&self.operation(What::Reclaim));
+            self.flush_all(&self.operation(OperationKind::Reclaim));
             self.core.background.start_or_wake();
-            self.resettle(|queue| queue.called_in = queue.called_in.max(closings));
+            self.update_queue(|queue| queue.called_in = queue.called_in.max(closings));
         }
     }
 
@@ -259,7 +259,7 @@ impl Cache {
             self.discard_empty(op);
         } else if !self.has_waiters() {
             // The account no longer has waiters.
-            self.resettle(|_| ());
+            self.update_queue(|_| ());
         }
     }
     #[cold]
@@ -288,15 +288,15 @@ impl Cache {
     /// Lets the first waiter try to make a slab, after the charge fell.
     pub(super) fn let_grow(&self) {
         if self.has_waiters() {
-            self.resettle(|queue| queue.grow = true);
+            self.update_queue(|queue| queue.grow = true);
         }
     }
     /// Lets the first waiter try to make a slab, after the account's limit changed.
     pub(super) fn limit_changed(&self) {
-        self.resettle(|queue| queue.grow = true);
+        self.update_queue(|queue| queue.grow = true);
     }
     /// Runs the shrinkers of the exhausted cache or account once more, for a part of their counts, if there are waiters.
-    pub(super) fn ask_again(&self, gfp: Gfp) {
+    pub(super) fn rerun_shrinkers(&self, gfp: Gfp) {
         if !self.has_waiters() || !gfp.may_reclaim() {
             return;
         }
@@ -346,7 +346,7 @@ impl Cache {
             if parker.park(Some(soon)) {
                 return true;
             }
-            self.ask_again(_gfp);
+            self.rerun_shrinkers(_gfp);
             crate::reclaim::rcu::advance();
         }
         parker.park(deadline)
@@ -379,7 +379,8 @@ impl Cache {
     /// Allocates an object for the first waiter, from an existing or a new slab.
     fn alloc_at_limit(&self, gfp: Gfp) -> Result<Object, AllocError> {
         let source = SlabSupplier::for_waiter(self, gfp);
-        let (op, here, nodes) = (&self.operation(What::Alloc), self.this_node(), self.nodes.len() as u32);
+        let (op, here, nodes) =
+            (&self.operation(OperationKind::Alloc), self.this_node(), self.nodes.len() as u32);
         let again =
             |source: &SlabSupplier<'_>| (0..nodes).find_map(|i| self.direct(op, source, (here + i) % nodes));
         let result = match again(&source).ok_or_else(|| source.error()) {
@@ -745,7 +746,7 @@ mod tests {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("idle", 64).magazines(Magazines::Off).build_in(&subsystem).unwrap();
         drop(cache.alloc_block(Gfp::KERNEL).unwrap());
-        let served = cache.cache().serve_one(&cache.cache().operation(What::Free));
+        let served = cache.cache().serve_one(&cache.cache().operation(OperationKind::Free));
         assert_eq!((served.is_none(), cache.info().used), (true, 0));
     }
 
@@ -772,7 +773,7 @@ mod tests {
         let _registered = [full.register_shrinker(own(0)), other.register_shrinker(own(1))];
         let asks = |cache: &KmemCache, gfp| {
             asked.iter().for_each(|asked| asked.set(0));
-            cache.cache().ask_again(gfp);
+            cache.cache().rerun_shrinkers(gfp);
             asked.each_ref().map(|asked| asked.get())
         };
         let is_pending = |acquire: &mut Acquiring<'_>| {

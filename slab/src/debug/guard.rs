@@ -173,7 +173,7 @@ pub(crate) struct Pool {
 
 /// Description of an invalid use of an address in the pool.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Mistake {
+pub(crate) struct InvalidAccess {
     what: &'static str,
     address: usize,
     object: Option<Known>,
@@ -270,9 +270,9 @@ impl Pool {
     ///
     /// # Errors
     /// Returns the kind of the error and a description. With [`CorruptionKind::Overflow`] the object is freed nevertheless.
-    pub(crate) fn free(&self, address: usize) -> Result<(), (CorruptionKind, Mistake)> {
+    pub(crate) fn free(&self, address: usize) -> Result<(), (CorruptionKind, InvalidAccess)> {
         let at = self.slot_at(address);
-        let mistake = |what| Mistake { what, address, object: at.map(|slot| self.known(slot)) };
+        let mistake = |what| InvalidAccess { what, address, object: at.map(|slot| self.known(slot)) };
         let wrong = |kind: CorruptionKind| {
             (
                 kind,
@@ -307,7 +307,7 @@ impl Pool {
         // The record is copied before another thread can take the slot.
         let object = what.map(|_| self.known_of(slot, true));
         slot.give(FREED);
-        what.map_or(Ok(()), |what| Err((CorruptionKind::Overflow, Mistake { what, address, object })))
+        what.map_or(Ok(()), |what| Err((CorruptionKind::Overflow, InvalidAccess { what, address, object })))
     }
 
     fn known(&self, slot: usize) -> Known {
@@ -324,7 +324,7 @@ impl Pool {
         }
     }
     #[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "no faults are told there"))]
-    pub(crate) fn fault(&self, address: usize) -> Mistake {
+    pub(crate) fn fault(&self, address: usize) -> InvalidAccess {
         // Relaxed: a report may describe an object on which another thread works.
         let state = |slot: usize| self.slots[slot].state.load(Relaxed);
         if let Some(slot) = self.slot_at(address) {
@@ -333,7 +333,7 @@ impl Pool {
             } else {
                 "access to memory that was never allocated"
             };
-            return Mistake { what, address, object: Some(self.known(slot)) };
+            return InvalidAccess { what, address, object: Some(self.known(slot)) };
         }
         // A guard page has an object on both sides, and the report names the nearer one.
         let page = (address - self.base()) / PAGE_SIZE / 2;
@@ -350,7 +350,7 @@ impl Pool {
             Some(_) if slot == below => "overflow",
             Some(_) => "underflow",
         };
-        Mistake { what, address, object: slot.map(|slot| self.known(slot)) }
+        InvalidAccess { what, address, object: slot.map(|slot| self.known(slot)) }
     }
 
     /// Frees the slots on which other threads were working.
@@ -371,7 +371,7 @@ impl Pool {
     }
 }
 
-impl fmt::Display for Mistake {
+impl fmt::Display for InvalidAccess {
     /// Writes a first line with error, object and threads, then the stacks with a function per line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { what, address, object } = *self;
@@ -781,9 +781,9 @@ mod tests {
         assert!(!guard.end_interval(10), "a cache has gone");
         assert!(guard.end_interval(120), "the others allocate");
         let told = core::ptr::from_ref(guard.pool().unwrap());
-        assert!(faults::tells(told));
+        assert!(faults::reports_faults(told));
         drop(guard);
-        assert!(!faults::tells(told), "its place is free");
+        assert!(!faults::reports_faults(told), "its place is free");
     }
 
     #[test]

@@ -503,11 +503,17 @@ impl Profiler {
         if countdown.spend(bytes as u64, || Some(())).is_some() {
             return None;
         }
-        self.own_sample(run, countdown, bytes, cache())
+        self.sample_own_object(run, countdown, bytes, cache())
     }
     #[cold]
     #[inline(never)]
-    fn own_sample(&self, run: u32, countdown: &Countdown, bytes: usize, cache: &str) -> Option<NonNull<u8>> {
+    fn sample_own_object(
+        &self,
+        run: u32,
+        countdown: &Countdown,
+        bytes: usize,
+        cache: &str,
+    ) -> Option<NonNull<u8>> {
         let stack = CallStack::save();
         let mut noted = self.noted.lock();
         // Relaxed: `run` does not change while the lock is held.

@@ -274,7 +274,9 @@ impl CallStack {
                 functions.push((name, file.zip(symbol.lineno())));
             });
             // The first frame may have functions of the allocator inlined.
-            let whose = |(name, _): &(Option<String>, _)| name.as_deref().map_or(Whose::Others, Whose::named);
+            let whose = |(name, _): &(Option<String>, _)| {
+                name.as_deref().map_or(FunctionOwner::Others, FunctionOwner::named)
+            };
             let own = if nth == 0 { own(functions.iter().map(whose)) } else { 0 };
             for (name, file) in &functions[if own < functions.len() { own } else { 0 }..] {
                 let file = file.as_ref().map(|(file, line)| (&**file, *line));
@@ -290,7 +292,7 @@ impl CallStack {
 /// Frames of the stack without the allocator's frames, at most [`OUTER`]; all frames if no others exist.
 #[cfg(feature = "stacks")]
 fn outer(frames: &'static [usize]) -> &'static [usize] {
-    match own(frames.iter().map(|&at| Whose::at(at))) {
+    match own(frames.iter().map(|&at| FunctionOwner::at(at))) {
         own if own < frames.len() => &frames[own..frames.len().min(own + OUTER)],
         _ => frames,
     }
@@ -298,15 +300,15 @@ fn outer(frames: &'static [usize]) -> &'static [usize] {
 
 /// Number of leading frames that belong to the allocator, including Rust library frames between them.
 #[cfg(feature = "stacks")]
-fn own(frames: impl Iterator<Item = Whose>) -> usize {
-    let inner = frames.take_while(|whose| *whose != Whose::Others);
-    inner.enumerate().filter(|(_, whose)| *whose == Whose::Own).last().map_or(0, |(at, _)| at + 1)
+fn own(frames: impl Iterator<Item = FunctionOwner>) -> usize {
+    let inner = frames.take_while(|whose| *whose != FunctionOwner::Others);
+    inner.enumerate().filter(|(_, whose)| *whose == FunctionOwner::Own).last().map_or(0, |(at, _)| at + 1)
 }
 
 /// Owner of a function.
 #[cfg(feature = "stacks")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Whose {
+enum FunctionOwner {
     Own,
     /// Rust's library: builds without inlining have its frames between the allocator's frames.
     Library,
@@ -314,7 +316,7 @@ enum Whose {
 }
 
 #[cfg(feature = "stacks")]
-impl Whose {
+impl FunctionOwner {
     /// Owner of the function at address `at`, which may have other functions inlined.
     fn at(at: usize) -> Self {
         let mut whose = Self::Others;
@@ -433,7 +435,7 @@ mod tests {
     #[cfg(feature = "stacks")]
     #[test]
     fn library_frames_between_own_frames_are_removed() {
-        use Whose::{Library, Others, Own};
+        use FunctionOwner::{Library, Others, Own};
         for (name, whose) in [
             ("uslab::cache::alloc::<impl uslab::cache::Cache>::alloc", Own),
             ("<uslab::objects::typed::ObjectCache<T>>::alloc", Own),
@@ -444,7 +446,7 @@ mod tests {
             ("server::main", Others),
             ("malloc", Others),
         ] {
-            assert_eq!(Whose::named(name), whose, "{name}");
+            assert_eq!(FunctionOwner::named(name), whose, "{name}");
         }
         for (frames, cut) in [
             (&[Own, Library, Own, Others][..], 3),
@@ -524,7 +526,7 @@ mod tests {
         });
         assert!(first.is_some_and(|name| !name.contains("backtrace")));
         // Checks the saved stack, before symbols decide which frames are shown.
-        assert_eq!(Whose::at(CallStack::save().frames()[0]), Whose::Others);
+        assert_eq!(FunctionOwner::at(CallStack::save().frames()[0]), FunctionOwner::Others);
         let nowhere = Function { at: 16, name: None, file: None };
         assert!(nowhere.to_string().contains("0x10"), "{nowhere}");
     }

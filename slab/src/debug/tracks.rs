@@ -52,7 +52,7 @@ impl fmt::Display for Track {
 
 /// Kind of event that a track records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Deed {
+pub(crate) enum TrackEvent {
     Alloc = 0,
     Free = 1,
 }
@@ -98,7 +98,7 @@ impl Record {
         self.size.store(size as u32, Relaxed);
     }
     /// Records an event by this thread at the current time.
-    pub(crate) fn did(&self, deed: Deed, cpu: u32) {
+    pub(crate) fn did(&self, deed: TrackEvent, cpu: u32) {
         let words = &self.deeds[deed as usize];
         words.stack.store(CallStack::save().number(), Relaxed);
         words.thread.store(this_thread(), Relaxed);
@@ -106,7 +106,7 @@ impl Record {
         words.when.store(now(), Relaxed);
     }
     /// The last event of the given kind, if any.
-    pub(crate) fn track(&self, deed: Deed) -> Option<Track> {
+    pub(crate) fn track(&self, deed: TrackEvent) -> Option<Track> {
         let words = &self.deeds[deed as usize];
         let when = words.when.load(Relaxed);
         (when != 0).then(|| Track {
@@ -291,12 +291,17 @@ mod tests {
             assert!(tracks.cover(&op, slab, 500, &Faults::default()));
             // SAFETY: the slab is covered, with 500 objects.
             let records: Vec<_> = (0..500).map(|i| unsafe { tracks.record(slab, i) }).collect();
-            assert!(records.iter().all(|record| record.size() == 0 && record.track(Deed::Alloc).is_none()));
+            assert!(
+                records.iter().all(|record| record.size() == 0 && record.track(TrackEvent::Alloc).is_none())
+            );
             records.iter().enumerate().for_each(|(i, record)| record.set_size(i));
-            records[3].did(Deed::Alloc, 7);
+            records[3].did(TrackEvent::Alloc, 7);
             assert!(records.iter().enumerate().all(|(i, record)| record.size() == i));
-            let track = records[3].track(Deed::Alloc).unwrap();
-            assert_eq!((track.cpu, track.thread, records[3].track(Deed::Free)), (7, this_thread(), None));
+            let track = records[3].track(TrackEvent::Alloc).unwrap();
+            assert_eq!(
+                (track.cpu, track.thread, records[3].track(TrackEvent::Free)),
+                (7, this_thread(), None)
+            );
             assert!(track.to_string().contains("cpu=7"), "{track}");
             // SAFETY: the records are no longer used.
             unsafe { tracks.uncover(slab) };

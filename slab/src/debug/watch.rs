@@ -168,7 +168,7 @@ impl Watch {
 }
 
 /// Padding of a slab of `bytes` bytes before and after `objects`, the range of its objects and their zones.
-fn paddings(base: NonNull<u8>, objects: Range<usize>, bytes: usize) -> [Range<usize>; 2] {
+fn padding_ranges(base: NonNull<u8>, objects: Range<usize>, bytes: usize) -> [Range<usize>; 2] {
     let base = base.addr().get();
     [base..base + objects.start, base + objects.end..base + bytes]
 }
@@ -178,7 +178,7 @@ fn paddings(base: NonNull<u8>, objects: Range<usize>, bytes: usize) -> [Range<us
 /// # Safety
 /// The slab has `bytes` bytes, and its padding is not written concurrently.
 pub(crate) unsafe fn fill_padding(base: NonNull<u8>, objects: Range<usize>, bytes: usize) {
-    for range in paddings(base, objects, bytes) {
+    for range in padding_ranges(base, objects, bytes) {
         // SAFETY: the padding is inside the slab. By contract, the padding is not written concurrently.
         unsafe { fill(base, Part::Padding, range, FRESH) };
     }
@@ -197,7 +197,7 @@ pub(crate) unsafe fn inspect_padding(
         // SAFETY: the padding is inside the slab. By contract, the padding is not written concurrently.
         u64::from(unsafe { inspect(base, Part::Padding, range, FRESH, &mut see) })
     };
-    paddings(base, objects, bytes).map(look).iter().sum()
+    padding_ranges(base, objects, bytes).map(look).iter().sum()
 }
 
 /// # Safety

@@ -19,7 +19,7 @@
 //! The objects belong to an [`ObjectCache`]: they never move, stay constructed, and keep their index in the magazines of CPUs.
 //! An allocation or free therefore takes no lock. See [`numbers`](super::numbers) for the word that threads share.
 
-use super::numbers::{Entry, Last, Numbers};
+use super::numbers::{Entry, LastReference, Numbers};
 use crate::cache::core::Core;
 use crate::error::{AllocError, CacheError};
 use crate::objects::typed::{CacheBox, ObjectCache, ObjectCacheBuilder};
@@ -180,9 +180,9 @@ impl<T, W: Word, const GENERATION_BITS: u32> HandleCache<T, W, GENERATION_BITS> 
     }
 
     #[inline]
-    fn give_back(&self, entry: &Entry, _: Last) {
+    fn give_back(&self, entry: &Entry, _: LastReference) {
         if let Some(object) = NonNull::new(entry.object().cast()) {
-            // SAFETY: the object came from `into_raw` of a box of this cache. Each life of an object has one `Last`,
+            // SAFETY: the object came from `into_raw` of a box of this cache. Each life of an object has one `LastReference`,
             // and no holder remains.
             drop(unsafe { CacheBox::from_raw(&self.objects, object) });
         }

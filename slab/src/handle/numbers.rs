@@ -42,7 +42,7 @@ pub(super) struct Entry {
 /// Proof that an object has no user or holder left, and must be freed to its cache.
 #[must_use]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Last;
+pub(super) struct LastReference;
 
 impl Entry {
     fn new() -> Self {
@@ -109,18 +109,18 @@ impl Entry {
 
     /// Releases a hold. If the object's life has ended, the last holder gets the object, and must free it.
     #[inline]
-    pub(super) fn let_go(&self) -> Option<Last> {
+    pub(super) fn let_go(&self) -> Option<LastReference> {
         // Release: the holder's accesses come before the object's next life. Acquire: all accesses of other holders, and of the
         // thread that ended the life, come before the last holder frees the object. The Acquire pairs with the Release in
         // `let_go` and in `end`.
         let before = self.word.fetch_sub(1, AcqRel);
         tell!("lets go: there were {} holders", before & HOLDERS);
-        (before & (IN_USE | HOLDERS) == 1).then_some(Last)
+        (before & (IN_USE | HOLDERS) == 1).then_some(LastReference)
     }
 
     /// Ends life `generation`; returns `None` if that life had ended before. After the end no new hold succeeds;
     /// without holders, the caller gets the object.
-    pub(super) fn end(&self, generation: u32) -> Option<Option<Last>> {
+    pub(super) fn end(&self, generation: u32) -> Option<Option<LastReference>> {
         let mut word = self.word.load(Relaxed);
         loop {
             if Self::generation(word) != generation || word & IN_USE == 0 {
@@ -131,13 +131,13 @@ impl Entry {
             // Release: pairs with the Acquire in the `let_go` of the last holder, which may free the object.
             match self.word.compare_exchange(word, ended, AcqRel, Relaxed) {
                 Ok(_) => {
-                    planted!("a free does not wait for holders" => return Some(Some(Last)));
+                    planted!("a free does not wait for holders" => return Some(Some(LastReference)));
                     tell!("ends life {generation}: {} holders", ended & HOLDERS);
-                    return Some((ended & HOLDERS == 0).then_some(Last));
+                    return Some((ended & HOLDERS == 0).then_some(LastReference));
                 }
                 Err(now) => {
                     planted!("a handle is freed without an atomic exchange" => {
-                        return Some((ended & HOLDERS == 0).then_some(Last));
+                        return Some((ended & HOLDERS == 0).then_some(LastReference));
                     });
                     word = now;
                 }
@@ -370,9 +370,9 @@ mod tests {
         assert_eq!((entry.let_go(), entry.end(3), entry.end(3)), (None, Some(None), None));
         // The life has ended: new holds fail, and the remaining holder is the last.
         assert!(!entry.is_in(3) && !entry.hold(3) && entry.is_out());
-        assert_eq!((entry.let_go(), entry.is_out()), (Some(Last), false));
+        assert_eq!((entry.let_go(), entry.is_out()), (Some(LastReference), false));
         entry.begin(null_mut(), 4);
-        assert_eq!(entry.end(4), Some(Some(Last)));
+        assert_eq!(entry.end(4), Some(Some(LastReference)));
     }
 
     #[test]

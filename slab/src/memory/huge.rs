@@ -134,14 +134,14 @@ pub(crate) struct Huge {
     /// True if addresses were limited (`RLIMIT_AS`) at the last check. Frees do not check the limit, because a sandbox may kill
     /// the program for the system call.
     limited: AtomicBool,
-    pieces: ForkMutex<Pieces>,
+    pieces: ForkMutex<HugeState>,
     /// Number of operations that called the system.
     asked: Counter,
 }
 
 /// Pieces and counts, under the lock.
 #[derive(Debug)]
-pub(crate) struct Pieces {
+pub(crate) struct HugeState {
     used: Table,
     freed: Freed,
     /// Number of pages of the pieces in use.
@@ -150,14 +150,14 @@ pub(crate) struct Pieces {
     frees: u64,
     reused: u64,
     unmapped: u64,
-    resting: Resting,
+    resting: QuarantinedRanges,
 }
 
 fn pages_of(piece: &Region) -> u64 {
     (piece.bytes() / PAGE_SIZE) as u64
 }
 
-impl Pieces {
+impl HugeState {
     /// Makes room for one more piece in use; returns `false` if memory is short.
     fn reserve(&self) -> bool {
         self.used.reserve()
@@ -178,7 +178,7 @@ impl Pieces {
 
 /// Freed pieces whose addresses rest: for a while they are not reused, and an access to them faults.
 #[derive(Debug)]
-struct Resting {
+struct QuarantinedRanges {
     /// The resting pieces; empty unless addresses rest. Boxed to stay off the stack.
     regions: Box<[Option<Region>]>,
     next: usize,
@@ -187,7 +187,7 @@ struct Resting {
 /// Maximum number of resting pieces.
 const RESTING: usize = 64;
 
-impl Resting {
+impl QuarantinedRanges {
     /// Adds a freed piece; returns the oldest piece if the ring is full.
     fn put(&mut self, region: Region) -> Option<Region> {
         self.next = (self.next + 1) % RESTING;
@@ -291,7 +291,7 @@ impl Huge {
         let limited = addresses.is_empty() && address_limit().is_some();
         let none = Uncommitted::NoAccess;
         let memory = Reserved::cut_from(addresses, Self::TABLE_BYTES, none, RESERVE)?;
-        let pieces = Pieces {
+        let pieces = HugeState {
             used: Table { memory, len: 0 },
             freed: Freed::new(),
             pages: 0,
@@ -299,7 +299,7 @@ impl Huge {
             frees: 0,
             reused: 0,
             unmapped: 0,
-            resting: Resting {
+            resting: QuarantinedRanges {
                 regions: (0..if guards > 0 { RESTING } else { 0 }).map(|_| None).collect(),
                 next: 0,
             },
@@ -319,7 +319,7 @@ impl Huge {
 
     pub(crate) fn info(&self) -> HugeInfo {
         let pieces = self.pieces.lock();
-        let Pieces { allocs, frees, pages, reused, unmapped, .. } = *pieces;
+        let HugeState { allocs, frees, pages, reused, unmapped, .. } = *pieces;
         let cached_pages = (pieces.freed.bytes() / PAGE_SIZE) as u64;
         drop(pieces);
         // A system call after the lock was released may be counted beyond the operations.
@@ -356,7 +356,7 @@ impl Huge {
             && table.iter().map(pages_of).sum::<u64>() == pieces.pages
     }
 
-    pub(crate) fn pieces(&self) -> &ForkMutex<Pieces> {
+    pub(crate) fn pieces(&self) -> &ForkMutex<HugeState> {
         &self.pieces
     }
 
@@ -375,7 +375,7 @@ impl Huge {
     }
 
     /// Makes later frees check the remaining address space.
-    pub(crate) fn heed_limit(&self) {
+    pub(crate) fn apply_limit(&self) {
         // Relaxed: the flag is a hint.
         self.limited.store(true, Relaxed);
     }

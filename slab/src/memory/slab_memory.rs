@@ -48,7 +48,7 @@ impl SlabMemory {
     ///
     /// # Safety
     /// The pages' frames were [released](PageAllocator::give_up_frames), and no other thread unmaps metadata concurrently.
-    pub(crate) unsafe fn give_up_beside(&self, pages: usize) {
+    pub(crate) unsafe fn unmap_metadata(&self, pages: usize) {
         // SAFETY: no slab can begin at these pages.
         unsafe {
             self.side.cut(&self.pages, pages);

@@ -177,7 +177,7 @@ mod tests {
                 Rank::Profile,
                 Rank::Tables,
                 Rank::Drains,
-                Rank::Making,
+                Rank::NumbersAndRooms,
                 Rank::Huge,
                 Rank::Tags,
             ],

@@ -47,7 +47,7 @@ use uslab_buddy::{Gfp, PAGE_SIZE};
 use uslab_magazine::Mechanism;
 use uslab_magazine::sync::Ordering::{AcqRel, Relaxed};
 use uslab_magazine::sync::{AtomicU32, AtomicU64, Fixed, Kept, thread_local};
-use uslab_magazine::tracepoints::What;
+use uslab_magazine::tracepoints::OperationKind;
 
 /// The process-wide malloc.
 ///
@@ -708,7 +708,7 @@ impl Uslab {
         PROCESS.get().map_or(0, |process| {
             let core = process.core();
             let (mapped, pages) = (core.release_huge(), &core.memory.pages);
-            core.shrink(&core.operation(What::Reclaim));
+            core.shrink(&core.operation(OperationKind::Reclaim));
             let released = pages.decommit();
             core.discard_tags();
             // Whole blocks are returned, but parts that were already decommitted do not count.

@@ -22,7 +22,7 @@ use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use uslab_buddy::region::own_limit;
+use uslab_buddy::region::process_limit;
 
 /// A trigger of pressure stall information: tasks have stalled on memory for `stall` within `window`.
 ///
@@ -142,7 +142,7 @@ pub(crate) fn least_limit() -> Option<u64> {
     let mut text = [0; 8192];
     let groups =
         read(&["/proc/self/cgroup"], &mut text).and_then(|groups| of_groups(groups, "/sys/fs/cgroup"));
-    [groups, own_limit()].into_iter().flatten().min()
+    [groups, process_limit()].into_iter().flatten().min()
 }
 
 /// Lowest limit in bytes among the control group in the text of `/proc/PID/cgroup` and its ancestors below `root`, for both

@@ -167,7 +167,7 @@ fn run(core: &dyn Reap, shared: &Shared, interval: Duration, group: Option<&Memo
         contain_panic(|| core.end_interval());
         short |= group.is_some_and(MemoryGroup::is_short);
         if short {
-            contain_panic(|| core.relieve());
+            contain_panic(|| core.free_unused());
         }
         let mut state = shared.state.lock();
         state.intervals += 1;

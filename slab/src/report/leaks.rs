@@ -9,7 +9,7 @@ use crate::cache::Cache;
 use crate::cache::core::Core;
 use crate::cache::debugged::InUse;
 use crate::debug::stacks::CallStack;
-use crate::debug::tracks::Deed;
+use crate::debug::tracks::TrackEvent;
 use core::fmt;
 use core::ops::Range;
 use std::collections::BTreeMap;
@@ -116,7 +116,7 @@ impl Walk {
         }
     }
     /// Reads words of memory through the kernel, because another thread may unmap the memory.
-    fn see_range(&mut self, range: Range<usize>) {
+    fn search_range(&mut self, range: Range<usize>) {
         let mut copy = [0_usize; 512];
         let mut at = range.start;
         while at < range.end {
@@ -131,7 +131,9 @@ impl Walk {
     fn finish(&mut self) {
         while let Some(at) = self.open.pop() {
             let start = self.objects[at].start();
-            self.see_range(start..start + self.objects[at].usable / size_of::<usize>() * size_of::<usize>());
+            self.search_range(
+                start..start + self.objects[at].usable / size_of::<usize>() * size_of::<usize>(),
+            );
         }
     }
 }
@@ -176,7 +178,7 @@ impl Core {
     pub(crate) fn leaks(&self) -> Holders {
         let caches: Vec<_> = self.caches.iter().collect();
         let of_cache = |(cache, of): (usize, &std::sync::Arc<Cache>)| {
-            of.in_use(Deed::Alloc, |InUse { object, asked, usable, track }| {
+            of.in_use(TrackEvent::Alloc, |InUse { object, asked, usable, track }| {
                 let stack = track.map_or(CallStack::NONE, |track| track.stack);
                 Object { hidden: !object.addr().get(), asked, usable, cache, stack, reached: false }
             })
@@ -197,15 +199,15 @@ impl Core {
         for range in ranges {
             // Blocks of pages in use are roots, except slabs whose objects are known. Objects of slabs whose objects are known
             // are searched once they are reached.
-            walk.see_range(range.start..range.end.min(first).max(range.start));
-            walk.see_range(range.start.max(end).min(range.end)..range.end);
+            walk.search_range(range.start..range.end.min(first).max(range.start));
+            walk.search_range(range.start.max(end).min(range.end)..range.end);
             let mut at = range.start.max(first);
             while at < range.end.min(end) {
                 let frame = self.memory.frames().frame(Pfn::new(((at - first) / PAGE_SIZE) as u32));
                 let is_block = frame.state().kind() == Kind::Allocated;
                 let bytes = if is_block { frame.state().order().bytes() } else { PAGE_SIZE };
                 if is_block && !of_checked(frame.owner()) {
-                    walk.see_range(at..at + bytes);
+                    walk.search_range(at..at + bytes);
                 }
                 at += bytes;
             }
@@ -293,11 +295,11 @@ mod tests {
         }
         for (skipped, seen) in [(0, [true; 4]), (1, [true; 4]), (2, [false, true, true, true])] {
             let mut walk = walk(&objects);
-            walk.see_range(first + skipped * size_of::<usize>()..first + bytes);
+            walk.search_range(first + skipped * size_of::<usize>()..first + bytes);
             assert_eq!(reached(&walk), seen, "{skipped}");
         }
         let mut walk = walk(&objects);
-        walk.see_range(first..first + bytes - size_of::<usize>());
+        walk.search_range(first..first + bytes - size_of::<usize>());
         assert_eq!(reached(&walk), [true, true, true, false], "its end");
         // SAFETY: the test made this mapping.
         unsafe { libc::munmap(base, bytes) };
@@ -329,7 +331,7 @@ mod tests {
         let (first, bytes) = (memory.as_ptr().addr(), size_of_val(&*memory));
         let mut below = vec![0_usize; PAGE_SIZE / size_of::<usize>()];
         let here = core::hint::black_box(&first as *const usize).addr() / PAGE_SIZE * PAGE_SIZE;
-        core::hint::black_box(walk as fn(&[(usize, usize)]) -> Walk)(&[]).see_range(first..first + bytes);
+        core::hint::black_box(walk as fn(&[(usize, usize)]) -> Walk)(&[]).search_range(first..first + bytes);
         // Search the page of this frame and the pages of its callees' frames.
         let found = (0..16).map(|page| {
             let read = read(here - page * PAGE_SIZE, &mut below, PAGE_SIZE);

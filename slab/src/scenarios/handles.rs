@@ -19,7 +19,7 @@ use uslab_magazine::sync::Ordering::Relaxed;
 use uslab_magazine::sync::schedule::choose;
 use uslab_magazine::sync::{Arc, AtomicU64, Counter, UnsafeCell};
 #[cfg(shuttle)]
-use uslab_magazine::threads::{crowd, wander};
+use uslab_magazine::threads::{crowd, migrate_between_cpus};
 
 /// A value that loom watches. Under shuttle the value counts the holders of its object.
 struct Watched {
@@ -147,7 +147,7 @@ pub(super) fn four_use_and_free() {
         let free = |handle| used.sub(world.cache.free(handle).into());
         let (mut held, mut known) = (vec![], vec![]);
         for step in 0..STEPS {
-            wander(2);
+            migrate_between_cpus(2);
             let place = choose(PLACES);
             match choose(9) {
                 0 | 1 => {
@@ -202,7 +202,7 @@ pub(super) fn four_get_numbers() {
     fn side(Shared { world, owners }: &Shared, thread: usize) {
         let (mut mine, mut stale) = (vec![], vec![]);
         for step in 0..STEPS {
-            wander(2);
+            migrate_between_cpus(2);
             match choose(6) {
                 0..=2 => {
                     let value = (1 + thread * STEPS + step) as u32;

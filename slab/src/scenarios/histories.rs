@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use uslab_magazine::Operation;
 use uslab_magazine::sync::schedule::choose;
 use uslab_magazine::sync::{Arc, Mutex, relax};
-use uslab_magazine::threads::{crowd, wander};
+use uslab_magazine::threads::{crowd, migrate_between_cpus};
 
 const THREADS: usize = 4;
 const STEPS: usize = 12;
@@ -94,7 +94,7 @@ pub(super) fn handles() {
     }
     fn side(Seen { core, cache, known, recorder }: &Seen, _: usize) {
         for _ in 0..STEPS {
-            wander(2);
+            migrate_between_cpus(2);
             let what = choose(10);
             if what == 0 {
                 drains(core);
@@ -218,7 +218,7 @@ pub(super) fn hives() {
     }
     fn side(Seen { core, kits, recorder }: &Seen, _: usize) {
         for _ in 0..STEPS {
-            wander(2);
+            migrate_between_cpus(2);
             let mut mine = {
                 let mut kits = kits.lock();
                 let n = kits.len();
@@ -287,7 +287,7 @@ pub(super) fn pools() {
             recorder.call(|| unsafe { pool.free(object) }, |()| Taken::Free(at));
         };
         for _ in 0..STEPS {
-            wander(2);
+            migrate_between_cpus(2);
             match choose(10) {
                 0..4 => {
                     let noted = |object: &Option<NonNull<u8>>| Taken::Alloc(object.map(|at| at.addr().get()));

@@ -11,7 +11,7 @@ use core::ptr::NonNull;
 use uslab_buddy::PAGE_SIZE;
 use uslab_magazine::sync::schedule::choose;
 use uslab_magazine::sync::{Arc, AtomicBool, Counter, Mutex, Ordering::Relaxed, relax, thread};
-use uslab_magazine::threads::{crowd, wander};
+use uslab_magazine::threads::{crowd, migrate_between_cpus};
 
 const THREADS: usize = 4;
 const STEPS: usize = 12;
@@ -23,7 +23,7 @@ pub(super) fn lists(magazines: Magazines) {
     fn side(w: &World, _: usize) {
         let mut held = vec![];
         for _ in 0..STEPS {
-            wander(2);
+            migrate_between_cpus(2);
             match choose(8) {
                 0..=3 => {
                     let cache = choose(2);
@@ -50,7 +50,7 @@ pub(super) fn lists(magazines: Magazines) {
 fn work(world: &World) -> Option<NonNull<u8>> {
     let mut held = vec![];
     for _ in 0..STEPS {
-        wander(2);
+        migrate_between_cpus(2);
         if held.is_empty() || choose(2) == 0 {
             held.extend(world.alloc_of(0).ok());
         } else {
@@ -126,7 +126,7 @@ pub(super) fn destroy(magazines: Magazines) {
     fn side(Doomed { world, live }: &Doomed, thread: usize) {
         let mut held = vec![];
         for _ in 0..STEPS {
-            wander(2);
+            migrate_between_cpus(2);
             if thread == 0 {
                 if world.cache().destroy().is_ok() {
                     assert_eq!(live.get(), 0, "destroyed with an object in use");
@@ -159,7 +159,7 @@ pub(super) fn limit(config: Config) {
     fn side(w: &World, _: usize) {
         let mut held = vec![];
         for _ in 0..STEPS {
-            wander(2);
+            migrate_between_cpus(2);
             if choose(2) == 0 {
                 match w.alloc_of(0) {
                     Ok(object) => held.push(object),
@@ -197,7 +197,7 @@ pub(super) fn published() {
 pub(super) fn reaped() {
     fn side(core: &std::sync::Arc<Core>) {
         for _ in 0..3 {
-            wander(2);
+            migrate_between_cpus(2);
             let block = core.alloc_large(PAGE_SIZE, Gfp::KERNEL).unwrap();
             (0..choose(20)).for_each(|_| relax());
             // SAFETY: the block was allocated above, and is freed once.
@@ -285,7 +285,7 @@ pub(super) fn public_api() {
     fn side(Caches { numbers, blocks }: &Caches, _: usize) {
         let (mut held, mut mine) = (vec![], vec![]);
         for _ in 0..STEPS {
-            wander(2);
+            migrate_between_cpus(2);
             match choose(6) {
                 0..=1 => held.extend(numbers.alloc().ok()),
                 2 => mine.extend(blocks.alloc_block(Gfp::KERNEL).ok()),

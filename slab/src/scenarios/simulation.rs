@@ -308,7 +308,7 @@ impl World {
         }
     }
     fn give_back(&self, object: Object) {
-        self.shadow.disown(object);
+        self.shadow.remove_owner(object);
         self.free(object);
     }
 

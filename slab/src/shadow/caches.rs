@@ -1,7 +1,7 @@
 //! Caches compared with a map of the objects in use. No object is handed out twice, overlaps another one, or is lost, and an
 //! owner's bytes are unchanged when the object is freed.
 
-use super::{Refusals, Refuse, pages, unless_refused};
+use super::{Refusals, Refuse, catch_injected, pages};
 use crate::Config;
 use crate::cache::core::Core;
 use crate::{AllocError, Gfp, KmemCache, Limit, Magazines, SlabDebug};
@@ -238,7 +238,7 @@ impl World {
             Step::Alloc { cpu, cache, zeroed } => {
                 on(cpu);
                 let (cache, gfp) = (of(cache), if zeroed { Gfp::ZERO } else { Gfp::KERNEL });
-                match self.seen(cache, || unless_refused(|| self.caches[cache].alloc(gfp))) {
+                match self.seen(cache, || catch_injected(|| self.caches[cache].alloc(gfp))) {
                     Some(Ok(object)) => self.got(cache, object, zeroed),
                     Some(Err(error)) => self.failed(cache, error, 1),
                     None => {}
@@ -252,7 +252,7 @@ impl World {
                 on(cpu);
                 let (cache, n) = (of(cache), usize::from(n % 32));
                 let mut out = vec![None; n];
-                match unless_refused(|| self.caches[cache].alloc_bulk(Gfp::KERNEL, &mut out)) {
+                match catch_injected(|| self.caches[cache].alloc_bulk(Gfp::KERNEL, &mut out)) {
                     Some(Ok(())) => out
                         .into_iter()
                         .for_each(|object| self.got(cache, object.expect("all or nothing"), false)),
@@ -272,7 +272,7 @@ impl World {
                 on(cpu);
                 let (cache, node) = (of(cache), u32::from(node) % self.setup.nodes);
                 let gfp = if strict { Gfp::THIS_NODE } else { Gfp::KERNEL };
-                match unless_refused(|| self.caches[cache].alloc_node(gfp, node)) {
+                match catch_injected(|| self.caches[cache].alloc_node(gfp, node)) {
                     Some(Ok(object)) => {
                         let pages = &self.core.memory.pages;
                         let on = pages.node_of(pages.pfn_of(object.as_ptr()).unwrap());
@@ -309,7 +309,7 @@ impl World {
     fn prefill(&mut self, cache: usize, n: usize, takes: usize, gives: usize) {
         let given: Vec<_> = (0..gives).map_while(|pick| self.pick(pick, Some(cache))).collect();
         let mut given = given.into_iter().map(|(object, _)| object);
-        let taken = unless_refused(|| {
+        let taken = catch_injected(|| {
             let mut mine = self.caches[cache].prefill(Gfp::KERNEL, n)?;
             assert!(mine.len() >= n);
             let taken: Vec<_> = (0..takes).map_while(|_| mine.alloc()).collect();

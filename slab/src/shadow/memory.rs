@@ -1,7 +1,7 @@
 //! Kmalloc and malloc compared with a map of the allocated memory. Memory must be aligned, large enough, disjoint, zeroed on
 //! request, and keep every byte as its owner left it.
 
-use super::{Refusals, Refuse, SMALL, pages, unless_refused};
+use super::{Refusals, Refuse, SMALL, catch_injected, pages};
 use crate::{AllocError, Config, Gfp, Malloc, SlabDebug, Subsystem, ZERO_SIZE};
 use arbitrary::{Arbitrary, Result, Unstructured};
 use core::alloc::Layout;
@@ -166,7 +166,7 @@ impl World {
         gfp: Gfp,
     ) -> Option<core::result::Result<NonNull<u8>, AllocError>> {
         let kmalloc = self.subsystem.kmalloc();
-        unless_refused(|| match way {
+        catch_injected(|| match way {
             Way::Kmalloc => kmalloc.alloc(layout.size(), gfp),
             Way::Array(n) => kmalloc.alloc_array(n.into(), layout.size(), gfp),
             Way::KmallocLayout => kmalloc.alloc_layout(layout, gfp),
@@ -261,7 +261,7 @@ impl World {
         };
         let way = if held.way == Way::Malloc { Way::Malloc } else { Way::Kmalloc };
         // SAFETY: the memory was allocated with this layout and picked, so after a success it no longer has a user.
-        let to = unless_refused(|| unsafe {
+        let to = catch_injected(|| unsafe {
             match way {
                 Way::Malloc => self.malloc.realloc_sized(from, held.layout, size, Gfp::ZERO),
                 _ => self.subsystem.kmalloc().realloc(from, size, Gfp::KERNEL),

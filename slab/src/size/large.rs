@@ -18,7 +18,7 @@ use core::fmt::Write;
 use core::num::NonZeroUsize;
 use core::ptr::NonNull;
 use uslab_buddy::{Gfp, Order, PAGE_SIZE, Pfn};
-use uslab_magazine::tracepoints::What;
+use uslab_magazine::tracepoints::OperationKind;
 
 /// Result of an allocation of 0 bytes: a pointer aligned to 16 that must not be accessed.
 #[doc(alias = "ZERO_SIZE_PTR")]
@@ -36,7 +36,7 @@ impl Core {
     pub(crate) fn alloc_large(&self, size: usize, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
         let order = Order::for_bytes(size).ok_or(AllocError::TooLarge)?;
         let gfp = self.zeroed(gfp);
-        let (memory, op) = (&self.memory, &self.operation(What::Alloc));
+        let (memory, op) = (&self.memory, &self.operation(OperationKind::Alloc));
         // `ZERO` is not passed on, because only the requested bytes are zeroed. The block may be almost twice as large.
         let flags = (gfp - Gfp::MOVABLE - Gfp::ZERO) | Gfp::COMP;
         let alloc = || memory.pages.alloc_in(op, order, flags, None);
@@ -126,11 +126,11 @@ impl Core {
     fn press<T>(&self, gfp: Gfp, bytes: usize, attempt: impl Fn() -> Option<T>) -> Option<T> {
         self.memory.pages.limit().is_none_or(|most| bytes <= most).then_some(())?;
         let first = attempt().or_else(|| {
-            self.huge.heed_limit();
+            self.huge.apply_limit();
             if self.release_huge() > 0 { attempt() } else { None }
         });
         let again = || {
-            self.shrink(&self.operation(What::Reclaim));
+            self.shrink(&self.operation(OperationKind::Reclaim));
             self.memory.pages.decommit();
             attempt().ok_or(())
         };
@@ -321,7 +321,7 @@ impl Core {
         };
         self.note_free(memory);
         self.large.freed(order);
-        let op = self.operation(What::Free);
+        let op = self.operation(OperationKind::Free);
         // SAFETY: the frame's owner marks a large block of the order in the frame. The free clears the owner.
         unsafe { self.memory.pages.free_in(&op, pfn, order) };
         self.large.returned(&op);

@@ -438,7 +438,7 @@ impl Malloc {
             None => {
                 // With limited addresses, pages get their addresses when they are committed.
                 if !self.holds(memory) && self.core.memory.pages.pfn_of(memory.as_ptr()).is_some() {
-                    self.core.tell_pages(|bytes| self.fast.set_bytes(bytes));
+                    self.core.report_page_bytes(|bytes| self.fast.set_bytes(bytes));
                 }
                 // SAFETY: by contract, the caller may free `memory`.
                 unsafe { self.core.free(memory) }

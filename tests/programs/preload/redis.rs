@@ -27,14 +27,14 @@ impl Redis {
         stop.arg("-s").arg(&socket).args(["shutdown", "nosave"]);
         let server = Server::start(server, stop, dir, with);
         let mut redis = Redis { server, socket, cli: cli.into(), dir: dir.into(), with };
-        let ready = redis.asker("ping");
+        let ready = redis.command_sender("ping");
         redis.server.wait_until("redis answers", || ready() == "PONG\n");
         redis
     }
 
     /// Returns a function that sends `commands`, one on each line, by a client with the same malloc, and returns the
     /// answers.
-    fn asker(&self, commands: &str) -> impl Fn() -> String + use<> {
+    fn command_sender(&self, commands: &str) -> impl Fn() -> String + use<> {
         let file = tempfile::NamedTempFile::new_in(&self.dir).unwrap();
         std::fs::write(&file, commands).unwrap();
         let (cli, socket, with) = (self.cli.clone(), self.socket.clone(), self.with);
@@ -45,7 +45,7 @@ impl Redis {
     }
 
     fn ask(&self, commands: &str) -> String {
-        self.asker(commands)()
+        self.command_sender(commands)()
     }
 }
 
@@ -135,7 +135,7 @@ fn answers(programs: [&Path; 3], load: &Load, with: bool) -> String {
     // The child slowly writes the data as it was at the fork, while the parent changes all of it.
     said += &server.ask("bgsave");
     let changes: String = (0..load.keys).map(|i| commands(CHANGE, i)).collect();
-    let [change, save] = [server.asker(&changes), server.asker("info persistence")];
+    let [change, save] = [server.command_sender(&changes), server.command_sender("info persistence")];
     server.server.wait_until("the save ends", || {
         change();
         save().contains("rdb_bgsave_in_progress:0")

@@ -139,7 +139,7 @@ fn main() -> ExitCode {
         }
         match shard {
             None => {
-                everything_ran(&mut totals);
+                assert_everything_ran(&mut totals);
                 totals.keep();
             }
             Some(shard) if totals.good() => {
@@ -168,7 +168,7 @@ fn merge(shares: Vec<Share>, totals: &mut Totals) -> anyhow::Result<()> {
             row.split_once(" | ").with_context(|| format!("the row {row:?}: of no program"))?;
         totals.take(whose, row);
     }
-    everything_ran(totals);
+    assert_everything_ran(totals);
     totals.keep();
     Ok(())
 }
@@ -351,7 +351,7 @@ fn run_models(totals: &mut Totals) {
 }
 
 /// Records a failure if anything that must run did not.
-fn everything_ran(totals: &mut Totals) {
+fn assert_everything_ran(totals: &mut Totals) {
     let modelled = MODELLED.map(|of| (of.package, of.least, of.least_schedules));
     let examples = EXAMPLES.map(|of| (of.name, of.least, 0));
     let outside = (OUTSIDE.package, OUTSIDE.least, OUTSIDE.least_schedules);

@@ -60,7 +60,7 @@ fn lowering_a_stack_limit_removes_no_round() {
     assert!(!table.put(0, class, &[round(5)]));
     assert_eq!((table.len(0, class), region.cap(class)), (4, 4));
     assert!(region.pop(class, Commit::Done).is_some() && region.push(class, round(4), Commit::Done));
-    assert_eq!(table.drain_all(Which::All, &[class]), [(class, vec![4, 3, 2, 1])]);
+    assert_eq!(table.drain_all(DrainScope::All, &[class]), [(class, vec![4, 3, 2, 1])]);
     assert!(!table.put(0, class, &rounds(1..4)) && table.put(0, class, &rounds(1..3)));
 }
 
@@ -75,7 +75,7 @@ fn drain_takes_only_the_requested_classes() {
         assert!(table.put(cpu, one, &rounds(first..first + 3)) && table.put(cpu, two, &rounds(100..104)));
     }
     let mut given = vec![];
-    table.drain(1..9, Which::All, [one].into_iter(), |class, taken| {
+    table.drain(1..9, DrainScope::All, [one].into_iter(), |class, taken| {
         assert_eq!((class, taken.len()), (one, 3));
         given.extend(core::iter::from_fn(|| taken.pop()).map(|round| round.addr().get()));
     });
@@ -100,7 +100,7 @@ fn retiring_a_class_leaves_unused_cpus_alone() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             table.set_limit(two, || 0);
-            assert_eq!(table.drain_all(Which::All, &[two]), [(two, vec![6, 5, 4])]);
+            assert_eq!(table.drain_all(DrainScope::All, &[two]), [(two, vec![6, 5, 4])]);
             assert!(
                 !table.put(1, two, &rounds(4..7)) && !table.put(1, two, &[round(4)]),
                 "it is closed for good"
@@ -131,9 +131,9 @@ fn drain_leaves_rounds_that_another_drain_is_flushing() {
     let class = table.class(8).unwrap();
     assert!((0..2).all(|cpu| table.put(cpu, class, &rounds(1..5))));
     let mut given = 0;
-    table.drain(0..2, Which::All, [class].into_iter(), |_, taken| {
+    table.drain(0..2, DrainScope::All, [class].into_iter(), |_, taken| {
         given += taken.len();
-        for which in [Which::All, Which::Idle] {
+        for which in [DrainScope::All, DrainScope::Idle] {
             assert_eq!(table.drain_all(which, &[class]), []);
         }
         assert!(!table.put(0, class, &[round(9)]), "and nobody may write there");
@@ -177,7 +177,7 @@ fn reap_takes_only_idle_stacks() {
     for cpu in 0..2 {
         assert!(table.put(cpu, one, &rounds(1..4)) && table.put(cpu, two, &rounds(4..7)));
     }
-    let reap = || table.drain_all(Which::Idle, &[one, two]);
+    let reap = || table.drain_all(DrainScope::Idle, &[one, two]);
     assert_eq!(reap(), [], "nothing was seen before");
     let serve = |cpu, class| {
         let region = table.region(cpu).unwrap();
@@ -206,7 +206,7 @@ fn freed_class_number_is_closed_and_empty_on_each_cpu() {
     assert!(table.put(1, class, &rounds(1..5)));
     let other = table.class(8).unwrap();
     assert!(table.put(2, other, &rounds(1..3)));
-    assert!(table.drain_all(Which::Idle, &[class]).is_empty());
+    assert!(table.drain_all(DrainScope::Idle, &[class]).is_empty());
     table.retire(class);
     for cpu in 0..3 {
         let region = table.region(cpu).unwrap();
@@ -229,7 +229,7 @@ fn class_number_is_freed_from_empty_and_closed_stacks() {
     assert!((0..2).all(|cpu| table.put(cpu, class, &rounds(1..4))));
     while table.region(0).unwrap().pop(class, Commit::Done).is_some() {}
     table.join_sweeps(class, SweepGroup::new(0));
-    table.sweep(1..2, Which::All, |_| true);
+    table.sweep(1..2, DrainScope::All, |_| true);
     // SAFETY: no other thread uses the table.
     unsafe { table.forget_other_threads() };
     let state = |cpu| (table.len(cpu, class), table.region(cpu).unwrap().is_open(class));
@@ -247,7 +247,7 @@ fn class_number_freed_during_a_drain_serves_its_next_owner() {
     let class = table.class(8).unwrap();
     assert!(table.put(0, class, &rounds(1..4)));
     table.join_sweeps(class, SweepGroup::new(0));
-    table.sweep(0..1, Which::All, |_| true);
+    table.sweep(0..1, DrainScope::All, |_| true);
     table.retire(class);
     assert_eq!(table.class(8), Some(class));
     assert_eq!(table.limits_of(class), (8, 8, 0, false));
@@ -299,7 +299,7 @@ fn child_of_a_fork_inherits_no_claim_and_no_drain() {
     crate::on_cpu(1);
     assert_eq!(claimed::pop(&table, other), None);
     table.region(1).unwrap().claim().store(0, Relaxed);
-    table.drain(0..2, Which::All, [class].into_iter(), |_, taken| {
+    table.drain(0..2, DrainScope::All, [class].into_iter(), |_, taken| {
         if taken.len() == 0 {
             return;
         }
@@ -341,7 +341,7 @@ fn fork_reads_no_record_of_a_finished_drain() {
     let class = table.class(8).unwrap();
     assert!(table.put(0, class, &rounds(1..4)));
     table.join_sweeps(class, SweepGroup::new(0));
-    table.sweep(0..1, Which::All, |_| true);
+    table.sweep(0..1, DrainScope::All, |_| true);
     assert_eq!(collected(&table, class), [3, 2, 1]);
     child_uses_the_stack();
     // SAFETY: no other thread uses the table.
@@ -410,32 +410,32 @@ fn joined_drain_returns_to_each_class_its_rounds() {
     for class in [one, two] {
         table.join_sweeps(class, SweepGroup::new(0));
     }
-    table.sweep(0..3, Which::All, |_| true);
+    table.sweep(0..3, DrainScope::All, |_| true);
     assert_eq!([one, two, silent].map(|class| table.limit(class).load(Relaxed)), [0, 0, 8]);
     assert!(!table.put(0, one, &rounds(90..91)), "closed until it is collected");
     assert_eq!((collected(&table, one), collected(&table, silent)), (vec![3, 2, 1, 6, 5, 4], vec![]));
     assert!(collected(&table, one).is_empty(), "once");
     assert_eq!([one, two].map(|class| table.limit(class).load(Relaxed)), [8, 0]);
     // A drain takes over rounds that were not collected. The next sweep also takes over rounds that were not collected.
-    assert_eq!(table.drain_all(Which::Idle, &[two]), [(two, vec![13, 12, 11]), (two, vec![16, 15, 14])]);
+    assert_eq!(table.drain_all(DrainScope::Idle, &[two]), [(two, vec![13, 12, 11]), (two, vec![16, 15, 14])]);
     assert!(collected(&table, two).is_empty());
     assert!(table.put(2, two, &rounds(1..3)));
-    (0..2).for_each(|_| table.sweep(0..3, Which::All, |_| true));
+    (0..2).for_each(|_| table.sweep(0..3, DrainScope::All, |_| true));
     assert_eq!(collected(&table, two), [2, 1]);
     assert_eq!(table.limit(two).load(Relaxed), 8);
     // A drain takes over uncollected rounds of all CPUs, not only of the drained CPUs.
     assert!(table.put(2, two, &rounds(1..3)));
-    table.sweep(0..3, Which::All, |_| true);
+    table.sweep(0..3, DrainScope::All, |_| true);
     let mut rounds = 0;
-    table.drain(0..1, Which::All, [two].into_iter(), |_, taken| {
+    table.drain(0..1, DrainScope::All, [two].into_iter(), |_, taken| {
         rounds += core::iter::from_fn(|| taken.pop()).count()
     });
     assert_eq!((rounds, table.limit(two).load(Relaxed)), (2, 8));
     // A sweep does not close a class without an idle stack.
     table.join_sweeps(silent, SweepGroup::new(0));
-    table.sweep(0..3, Which::Idle, |_| true);
+    table.sweep(0..3, DrainScope::Idle, |_| true);
     assert_eq!(table.limit(silent).load(Relaxed), 8);
-    table.sweep(0..1, Which::Idle, |_| true);
+    table.sweep(0..1, DrainScope::Idle, |_| true);
     assert_eq!(
         (collected(&table, silent), table.len(1, silent)),
         (vec![23, 22, 21], 3),
@@ -450,10 +450,10 @@ fn drain_of_idle_stacks_leaves_busy_stacks_to_a_full_drain() {
     let class = table.class(8).unwrap();
     assert!(table.put(0, class, &rounds(1..4)));
     table.join_sweeps(class, SweepGroup::new(3));
-    table.sweep(0..1, Which::Idle, |_| true);
-    table.sweep(0..1, Which::All, |group| group != SweepGroup::new(3));
+    table.sweep(0..1, DrainScope::Idle, |_| true);
+    table.sweep(0..1, DrainScope::All, |group| group != SweepGroup::new(3));
     assert!(collected(&table, class).is_empty(), "another group's");
-    table.sweep(0..1, Which::All, |group| group == SweepGroup::new(3));
+    table.sweep(0..1, DrainScope::All, |group| group == SweepGroup::new(3));
     assert_eq!(collected(&table, class), [3, 2, 1]);
 }
 
@@ -463,13 +463,13 @@ fn drained_rounds_of_a_retired_class_are_dropped() {
     let class = table.class(8).unwrap();
     assert!(table.put(1, class, &rounds(1..4)));
     table.join_sweeps(class, SweepGroup::new(0));
-    table.sweep(0..2, Which::All, |_| true);
+    table.sweep(0..2, DrainScope::All, |_| true);
     table.retire(class);
     assert_eq!(table.class(8), Some(class));
     assert!(collected(&table, class).is_empty());
     assert_eq!(table.limit(class).load(Relaxed), 8);
     assert!(table.put(1, class, &rounds(1..4)));
-    table.sweep(0..2, Which::All, |_| true);
+    table.sweep(0..2, DrainScope::All, |_| true);
     assert_eq!(table.len(1, class), 3, "its predecessor took part");
 }
 
@@ -480,7 +480,7 @@ fn child_of_a_fork_finds_drained_rounds_on_its_stacks() {
     let class = table.class(8).unwrap();
     assert!((0..2).all(|cpu| table.put(cpu, class, &rounds(1..4))));
     table.join_sweeps(class, SweepGroup::new(0));
-    table.sweep(0..2, Which::All, |_| true);
+    table.sweep(0..2, DrainScope::All, |_| true);
     // SAFETY: no other thread uses the table, except the thread below, which only tries the table's locks.
     unsafe {
         table.before_fork();
@@ -494,7 +494,7 @@ fn child_of_a_fork_finds_drained_rounds_on_its_stacks() {
     assert_eq!([0, 1].map(|cpu| table.len(cpu, class)), [3, 3]);
     assert_eq!(table.limit(class).load(Relaxed), 8);
     assert!(collected(&table, class).is_empty());
-    assert_eq!(table.drain_all(Which::All, &[class]).len(), 2);
+    assert_eq!(table.drain_all(DrainScope::All, &[class]).len(), 2);
 }
 
 // ---------------------------------------------------------------- real CPUs

@@ -57,7 +57,7 @@ fn decommit_leaves_memory_that_was_never_committed() {
     assert!(table.put(0, class, &rounds(1..9)));
     let (region, pages) = (table.region(0).unwrap(), table.numbers[class.index as usize].pages());
     assert!(region.committed() < pages.end * PAGE, "the room ends behind what it needs");
-    assert_eq!(table.drain_all(Which::All, &[class]).len(), 1);
+    assert_eq!(table.drain_all(DrainScope::All, &[class]).len(), 1);
     assert_eq!(table.decommit_idle(), region.committed() - pages.start * PAGE);
     assert!(region.backed().is_empty());
 }
@@ -73,7 +73,7 @@ fn decommit_of_idle_stacks_keeps_neighbouring_stacks() {
     let classes = [a, b, large, alone];
     classes.iter().for_each(|class| table.join_sweeps(*class, SweepGroup::new(0)));
     let reap = || {
-        table.sweep(0..2, Which::Idle, |_| true);
+        table.sweep(0..2, DrainScope::Idle, |_| true);
         classes.iter().for_each(|class| _ = collected(&table, *class));
         (table.decommit_idle(), core::mem::take(&mut *table.memory.gone.lock()).len())
     };
@@ -105,7 +105,7 @@ fn stack_that_was_never_used_has_no_page_to_decommit() {
     let table = noting(1);
     let [used, unused] = [700, 700].map(|reach| table.class(reach).unwrap());
     assert!(table.put(0, used, &rounds(1..9)));
-    assert_eq!(table.drain_all(Which::All, &[used, unused]).len(), 1);
+    assert_eq!(table.drain_all(DrainScope::All, &[used, unused]).len(), 1);
     let (region, pages) =
         (table.region(0).unwrap(), |class: Class| table.numbers[class.index as usize].pages());
     assert!(pages(used).all(|page| region.backed().has(page)));
@@ -122,7 +122,7 @@ fn page_with_rounds_being_flushed_is_not_decommitted() {
     let table = noting(1);
     let class = table.class(700).unwrap();
     assert!(table.put(0, class, &rounds(1..9)));
-    table.drain(0..1, Which::All, [class].into_iter(), |_, taken| {
+    table.drain(0..1, DrainScope::All, [class].into_iter(), |_, taken| {
         assert_eq!(table.decommit_idle(), 0);
         assert_eq!(core::iter::from_fn(|| taken.pop()).count(), 8);
     });
@@ -140,7 +140,7 @@ fn operation_count_survives_the_decommit_of_its_stack() {
             let round = region.pop(class, Commit::Done).unwrap();
             assert!(region.push(class, round, Commit::Done));
         }
-        table.drain(0..1, Which::All, [class].into_iter(), |_, taken| while taken.pop().is_some() {});
+        table.drain(0..1, DrainScope::All, [class].into_iter(), |_, taken| while taken.pop().is_some() {});
         assert_eq!(region.served(class), (6 * round, 0));
         assert!(table.decommit_idle() > 0);
         assert_eq!((region.head(class), region.served(class)), (0, (6 * round, 0)));
@@ -155,7 +155,7 @@ fn decommit_on_another_cpu_leaves_undrained_stacks_unchanged() {
     let table = noting(2);
     let class = table.class(700).unwrap();
     assert!(table.put(0, class, &rounds(1..9)));
-    table.drain(0..1, Which::All, [class].into_iter(), |_, taken| while taken.pop().is_some() {});
+    table.drain(0..1, DrainScope::All, [class].into_iter(), |_, taken| while taken.pop().is_some() {});
     assert!(table.put(1, class, &rounds(9..17)));
     assert!(table.decommit_idle() > 0);
     let region = table.region(1).unwrap();
@@ -179,7 +179,7 @@ fn failed_decommit_is_not_reported_as_decommitted() {
     for turn in 1..=2 {
         assert!(table.put(0, class, &rounds(1..9)));
         assert!(region.pop(class, Commit::Done).is_some());
-        assert_eq!(table.drain_all(Which::All, &[class]).len(), 1);
+        assert_eq!(table.drain_all(DrainScope::All, &[class]).len(), 1);
         assert_ne!(region.seen(class), 0);
         assert_eq!(table.decommit_idle(), 0);
         assert_eq!((region.head(class), region.seen(class)), (0, 0));

@@ -41,7 +41,7 @@ impl<M: Memory> Table<M> {
     fn len(&self, cpu: u32, class: Class) -> u64 {
         self.region(cpu).unwrap().head(class) & LEN
     }
-    fn drain_all(&self, which: Which, classes: &[Class]) -> Vec<(Class, Vec<usize>)> {
+    fn drain_all(&self, which: DrainScope, classes: &[Class]) -> Vec<(Class, Vec<usize>)> {
         let mut given = vec![];
         self.drain(0..self.cpus.count(), which, classes.iter().copied(), |class, taken| {
             let rounds = core::iter::from_fn(|| taken.pop()).map(|round| round.addr().get());

@@ -359,20 +359,20 @@ fn reports_only_read_unused_regions() {
     };
     let given = [(near, vec![3, 2, 1])];
     used();
-    assert_eq!(table.drain_all(Which::All, &both), given);
+    assert_eq!(table.drain_all(DrainScope::All, &both), given);
     used();
-    table.sweep(0..2, Which::All, |_| true);
+    table.sweep(0..2, DrainScope::All, |_| true);
     assert_eq!(both.map(|class| collected(&table, class).len()), [3, 0]);
     used();
     for taken in [0, 3, 0] {
-        table.sweep(0..2, Which::Idle, |_| true);
+        table.sweep(0..2, DrainScope::Idle, |_| true);
         assert_eq!(both.map(|class| collected(&table, class).len()), [taken, 0]);
     }
     used();
-    table.sweep(0..2, Which::All, |_| true);
+    table.sweep(0..2, DrainScope::All, |_| true);
     // SAFETY: no other thread uses the table.
     unsafe { table.forget_other_threads() };
-    assert_eq!(table.drain_all(Which::All, &both), given);
+    assert_eq!(table.drain_all(DrainScope::All, &both), given);
     assert_eq!(table.decommit_idle(), 0);
     table.set_limit(far, || 5);
     both.iter().for_each(|class| table.retire(*class));

@@ -214,7 +214,7 @@ pub(crate) fn explore<M: Memory>(shape: &Shape) -> Explored {
             sink.lock().unwrap().insert(outcome);
         };
         // A panic destroys a checker's thread-local state, so loom runs on a separate thread.
-        let planted = uslab_sync::check::planted_now();
+        let planted = uslab_sync::check::current_planted_bug();
         let ended = std::thread::spawn(move || {
             uslab_sync::check::plant(planted);
             catch_unwind(AssertUnwindSafe(|| builder.check(model)))

@@ -39,8 +39,8 @@ mod work;
 pub use profile::{BadProfile, Level, Price, Profile};
 pub use work::{Ask, BadWorkload, Others, Script, Workload};
 
-use crate::design::{At, Design, Unable};
-use crate::model::{Deed, Given, Lines, Model, Policy};
+use crate::design::{At, Design, Unsupported};
+use crate::model::{CostEvent, Lines, Model, ModelObject, Policy};
 use crate::pages::Pages;
 use crate::stream::{CacheInfo, Kind, Stream};
 use rustc_hash::FxHashMap;
@@ -125,7 +125,7 @@ pub struct Outcome {
 struct Did<'a> {
     /// The cache's number in the stream.
     cache: u32,
-    deeds: &'a [Deed],
+    cost_events: &'a [CostEvent],
     /// Pages whose frame metadata the operation accessed.
     frames: &'a [u32],
     /// `true` if the operation took a lock of its own CPU.
@@ -226,14 +226,16 @@ impl<'p> Clock<'p> {
         let profile = self.profile;
         let mut t = now + profile.own.ns + if did.locked { profile.lock.ns } else { 0.0 };
         let mut contended = false;
-        for deed in did.deeds {
+        for deed in did.cost_events {
             let (lock, work) = match *deed {
-                Deed::Swap | Deed::Widened => (None, profile.own.ns),
-                Deed::Exchange | Deed::Miss => (Some(Lock::Depot(did.cache)), profile.exchange.ns),
-                Deed::Refill(n) | Deed::Flush(n) => (Some(Lock::Lists(did.cache)), profile.objects_ns(n)),
-                Deed::Relist => (Some(Lock::Lists(did.cache)), profile.relist.ns),
-                Deed::Remote => (None, profile.lock.ns + profile.object.ns),
-                Deed::Made | Deed::Released => (Some(Lock::Zone), profile.slab.ns),
+                CostEvent::Swap | CostEvent::Widened => (None, profile.own.ns),
+                CostEvent::Exchange | CostEvent::Miss => (Some(Lock::Depot(did.cache)), profile.exchange.ns),
+                CostEvent::Refill(n) | CostEvent::Flush(n) => {
+                    (Some(Lock::Lists(did.cache)), profile.objects_ns(n))
+                }
+                CostEvent::Relist => (Some(Lock::Lists(did.cache)), profile.relist.ns),
+                CostEvent::Remote => (None, profile.lock.ns + profile.object.ns),
+                CostEvent::Made | CostEvent::Released => (Some(Lock::Zone), profile.slab.ns),
             };
             if let Some(lock) = lock {
                 let counts = self.counts.entry(lock).or_default();
@@ -248,7 +250,10 @@ impl<'p> Clock<'p> {
                 }
                 t += profile.lock.ns + self.fetch(cpu, Line::Lock(lock), Access::Write, did);
             }
-            if matches!(deed, Deed::Refill(_) | Deed::Flush(_) | Deed::Relist | Deed::Remote) {
+            if matches!(
+                deed,
+                CostEvent::Refill(_) | CostEvent::Flush(_) | CostEvent::Relist | CostEvent::Remote
+            ) {
                 for frame in did.frames {
                     t += self.fetch(cpu, Line::Frame(*frame), Access::Write, did);
                 }
@@ -258,16 +263,16 @@ impl<'p> Clock<'p> {
                 self.free.insert(lock, t);
             }
             // The time at which the lock becomes free again.
-            if *deed == Deed::Exchange {
+            if *deed == CostEvent::Exchange {
                 let access = if did.taken { Access::Read } else { Access::Write };
                 t += self.fetch(cpu, Line::Place(did.cache, did.place), access, did);
             }
         }
-        if did.lines.counts > 0 && !did.deeds.is_empty() {
+        if did.lines.counts > 0 && !did.cost_events.is_empty() {
             t += self.fetch(cpu, Line::Counts(did.cache), Access::Write, did);
             t += self.fetch(cpu, Line::Lock(Lock::Depot(did.cache)), Access::Write, did);
         }
-        if did.deeds.iter().any(|deed| matches!(deed, Deed::Made | Deed::Released)) {
+        if did.cost_events.iter().any(|deed| matches!(deed, CostEvent::Made | CostEvent::Released)) {
             t += self.fetch(cpu, Line::Slabs(did.cache), Access::Write, did);
         }
         (t, contended)
@@ -283,7 +288,7 @@ pub const INTERVALS: u64 = 20;
 pub enum ClockError {
     /// The design does not support the workload.
     #[error(transparent)]
-    Unable(#[from] Unable),
+    Unsupported(#[from] Unsupported),
     /// An invariant of the design did not hold.
     #[error("a conservation law does not hold: {0}")]
     Violated(String),
@@ -336,7 +341,7 @@ pub fn run_stream<P: Policy>(
 }
 
 /// Runs about `total` operations of a source, with `think` nanoseconds of other work after each operation.
-fn drive<'p, P: Policy, S: Source<Given<'p>>>(
+fn drive<'p, P: Policy, S: Source<ModelObject<'p>>>(
     pages: &'p Pages,
     knobs: P::Knobs,
     caches: &[CacheInfo],
@@ -374,12 +379,12 @@ fn drive<'p, P: Policy, S: Source<Given<'p>>>(
         };
         done += 1;
         // Large kmalloc has no slabs: the page allocator serves it.
-        let of_pages = if came.is_some() { &[Deed::Made] } else { &[Deed::Released] };
+        let of_pages = if came.is_some() { &[CostEvent::Made] } else { &[CostEvent::Released] };
         let own = model.cache(cache);
         let (container, shared) = own.map_or((0, 0), |(_, policy)| (policy.container(), policy.shared()));
         let did = Did {
             cache,
-            deeds: if own.is_some() { model.deeds() } else { of_pages },
+            cost_events: if own.is_some() { model.cost_events() } else { of_pages },
             frames: model.touched(cache),
             locked: P::LOCKED,
             container,

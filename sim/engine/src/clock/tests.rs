@@ -25,9 +25,9 @@ fn profile() -> Profile {
     }
 }
 /// The effects of a free, in a design whose CPUs share two locks.
-fn did<'a>(deeds: &'a [Deed], frames: &'a [u32]) -> Did<'a> {
+fn did<'a>(cost_events: &'a [CostEvent], frames: &'a [u32]) -> Did<'a> {
     let lines = Lines { depot: 1, lists: 1, counts: 0, slabs: 0 };
-    Did { cache: 0, deeds, frames, locked: false, container: 16, place: 0, taken: false, lines }
+    Did { cache: 0, cost_events, frames, locked: false, container: 16, place: 0, taken: false, lines }
 }
 
 #[test]
@@ -45,12 +45,12 @@ fn second_cpu_waits_for_the_lock_and_fetches_its_lines() {
     let profile = profile();
     let mut clock = Clock::new(&profile);
     // The CPU's own work costs 1, the lock 2, the object 3.
-    assert_eq!(clock.charge(0, 0.0, &did(&[Deed::Refill(1)], &[0])).0, 6.0);
+    assert_eq!(clock.charge(0, 0.0, &did(&[CostEvent::Refill(1)], &[0])).0, 6.0);
     // The CPU requests the lock at 1 and waits until 6. The lock costs 2, its line 10, the slab's line 10, the object
     // 3.
-    assert_eq!(clock.charge(1, 0.0, &did(&[Deed::Refill(1)], &[0])).0, 31.0);
+    assert_eq!(clock.charge(1, 0.0, &did(&[CostEvent::Refill(1)], &[0])).0, 31.0);
     // The other pair of CPUs is farther away; the operation uses a new slab.
-    assert_eq!(clock.charge(2, 40.0, &did(&[Deed::Refill(1)], &[1])).0, 40.0 + 1.0 + 2.0 + 100.0 + 3.0);
+    assert_eq!(clock.charge(2, 40.0, &did(&[CostEvent::Refill(1)], &[1])).0, 40.0 + 1.0 + 2.0 + 100.0 + 3.0);
     let lists = clock.counts[&Lock::Lists(0)];
     assert_eq!((lists.taken, lists.contended, lists.waited_ns), (3, 1, 5.0));
     assert_eq!((clock.travelled, clock.waited), (3, 5.0));
@@ -61,8 +61,9 @@ fn second_cpu_waits_for_the_lock_and_fetches_its_lines() {
 fn caches_share_no_lock_and_no_line() {
     let profile = profile();
     let mut clock = Clock::new(&profile);
-    let of = |cache: u32, deed: &'static [Deed]| Did { cache, ..did(deed, [&[0], &[1]][cache as usize]) };
-    for deed in [&[Deed::Refill(1)][..], &[Deed::Exchange], &[Deed::Relist]] {
+    let of =
+        |cache: u32, deed: &'static [CostEvent]| Did { cache, ..did(deed, [&[0], &[1]][cache as usize]) };
+    for deed in [&[CostEvent::Refill(1)][..], &[CostEvent::Exchange], &[CostEvent::Relist]] {
         let alone = clock.charge(0, 0.0, &of(0, deed));
         assert_eq!(clock.charge(1, 0.0, &of(1, deed)), alone, "{deed:?}");
         clock = Clock { counts: clock.counts, ..Clock::new(&profile) };
@@ -74,26 +75,31 @@ fn caches_share_no_lock_and_no_line() {
 fn moved_container_travels_after_the_lock_is_released() {
     let profile = profile();
     let mut clock = Clock::new(&profile);
-    assert_eq!(clock.charge(0, 0.0, &did(&[Deed::Exchange], &[])), (7.0, false));
+    assert_eq!(clock.charge(0, 0.0, &did(&[CostEvent::Exchange], &[])), (7.0, false));
     // The lock's line moves, then a header and sixteen objects in three lines.
-    assert_eq!(clock.charge(1, 10.0, &did(&[Deed::Exchange], &[])), (10.0 + 7.0 + 10.0 + 30.0, false));
+    assert_eq!(clock.charge(1, 10.0, &did(&[CostEvent::Exchange], &[])), (10.0 + 7.0 + 10.0 + 30.0, false));
     assert_eq!(clock.free[&Lock::Depot(0)], 27.0);
     // The clock reports the wait for the depot, because contention makes magazines grow.
-    assert_eq!(clock.charge(0, 20.0, &did(&[Deed::Miss], &[])), (27.0 + 2.0 + 10.0 + 4.0, true));
+    assert_eq!(clock.charge(0, 20.0, &did(&[CostEvent::Miss], &[])), (27.0 + 2.0 + 10.0 + 4.0, true));
 }
 
 #[test]
 fn read_lines_stay_shared_and_written_lines_become_exclusive() {
     let profile = profile();
     let mut clock = Clock::new(&profile);
-    let put = did(&[Deed::Exchange], &[]);
-    let take = Did { taken: true, ..did(&[Deed::Exchange], &[]) };
+    let put = did(&[CostEvent::Exchange], &[]);
+    let take = Did { taken: true, ..did(&[CostEvent::Exchange], &[]) };
     for (cpu, visit, lines, what) in [
         (0, &put, 0, "nobody had them"),
         (1, &take, 4, "the lock's and the magazine's three"),
         (0, &put, 4, "the same: CPU 1 still has the magazine"),
         (0, &take, 0, "all is here"),
-        (2, &Did { place: 1, ..did(&[Deed::Exchange], &[]) }, 1, "another magazine's place, the same lock"),
+        (
+            2,
+            &Did { place: 1, ..did(&[CostEvent::Exchange], &[]) },
+            1,
+            "another magazine's place, the same lock",
+        ),
         (1, &take, 4, "it was written since"),
         (2, &take, 4, "CPU 0 wrote it, and CPU 1 has it, too"),
         (1, &take, 1, "the magazine is here, and was only read elsewhere"),
@@ -109,8 +115,8 @@ fn counter_lines_travel_with_their_objects() {
     let profile = profile();
     let mut clock = Clock::new(&profile);
     let lines = Lines { depot: 1, lists: 2, counts: 3, slabs: 1 };
-    let grows = &[Deed::Refill(0), Deed::Made, Deed::Refill(2)][..];
-    let of = |deeds, frames| Did { lines, taken: true, ..did(deeds, frames) };
+    let grows = &[CostEvent::Refill(0), CostEvent::Made, CostEvent::Refill(2)][..];
+    let of = |cost_events, frames| Did { lines, taken: true, ..did(cost_events, frames) };
     for (cpu, operation, lines, what) in [
         (0, of(grows, &[7, 8]), 0, "nobody had them"),
         (
@@ -121,9 +127,9 @@ fn counter_lines_travel_with_their_objects() {
         ),
         (1, of(&[], &[]), 0, "all is here"),
         (0, of(&[], &[]), 0, "nothing is counted"),
-        (0, of(&[Deed::Exchange], &[]), 4, "three counts, and the depot's with its lock"),
-        (1, of(&[Deed::Flush(1)], &[9, 7]), 5, "three counts, the depot's and a frame"),
-        (0, of(&[Deed::Widened], &[]), 4, "three counts and the depot's"),
+        (0, of(&[CostEvent::Exchange], &[]), 4, "three counts, and the depot's with its lock"),
+        (1, of(&[CostEvent::Flush(1)], &[9, 7]), 5, "three counts, the depot's and a frame"),
+        (0, of(&[CostEvent::Widened], &[]), 4, "three counts and the depot's"),
     ] {
         let before = clock.travelled;
         clock.charge(cpu, 1000.0, &operation);
@@ -136,7 +142,7 @@ fn first_object_of_a_batch_costs_the_visit() {
     assert_eq!([0, 1, 5].map(|n| profile().objects_ns(n)), [0.0, 3.0, 5.0]);
     let profile = profile();
     let mut clock = Clock::new(&profile);
-    assert_eq!(clock.charge(0, 0.0, &did(&[Deed::Flush(5)], &[])).0, 1.0 + 2.0 + 5.0);
+    assert_eq!(clock.charge(0, 0.0, &did(&[CostEvent::Flush(5)], &[])).0, 1.0 + 2.0 + 5.0);
 }
 
 fn point<P: Policy>(knobs: P::Knobs, workload: &str, cpus: u32, seed: u64) -> Outcome {

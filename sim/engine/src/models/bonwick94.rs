@@ -16,7 +16,7 @@
 //! and 3.4. In the model a slab's metadata takes no room in the slab, as for the paper's large objects.
 
 use crate::design::NoMemory;
-use crate::model::{Deed, Op, Policy};
+use crate::model::{CostEvent, Op, Policy};
 use crate::slabs::{End, Object};
 use crate::stream::CacheInfo;
 use serde::Deserialize;
@@ -51,12 +51,12 @@ impl Policy for Bonwick94 {
     }
     fn alloc(&mut self, op: &mut Op<'_>) -> Result<Object, NoMemory> {
         let object = take(op)?;
-        op.did(Deed::Refill(1));
+        op.did(CostEvent::Refill(1));
         Ok(object)
     }
     fn free(&mut self, op: &mut Op<'_>, object: Object) {
         put(op, object);
-        op.did(Deed::Flush(1));
+        op.did(CostEvent::Flush(1));
     }
     fn shrink(&mut self, op: &mut Op<'_>) -> u64 {
         release_empty(op);

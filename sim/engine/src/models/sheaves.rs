@@ -33,9 +33,9 @@
 //! "slab: replace cpu (partial) slabs with sheaves", paraphrased.
 
 use super::slub::{self, FULL, PARTIAL, Slub};
-use crate::design::{Manner, NoMemory};
+use crate::design::{CallMode, NoMemory};
 use crate::held::{Held, Holder, OwnSlabs};
-use crate::model::{Deed, Knob, Op, Policy, by_geometry};
+use crate::model::{CostEvent, Knob, Op, Policy, by_geometry};
 use crate::slabs::{End, Object};
 use crate::stream::CacheInfo;
 use serde::Deserialize;
@@ -75,7 +75,7 @@ const BARN: usize = 10;
 const GRACE: u64 = 20_000_000;
 
 /// The layer below sheaves, which fills sheaves and takes flushed objects.
-pub trait Below: std::fmt::Debug + Sized {
+pub trait SlabLayer: std::fmt::Debug + Sized {
     /// The name of the design with the layer.
     const NAME: &'static str;
     /// A one-line description of the design.
@@ -88,7 +88,7 @@ pub trait Below: std::fmt::Debug + Sized {
     /// Creates the layer without slabs.
     fn new(info: &CacheInfo, cpus: Cpus, geometry: &Geometry, knobs: &Knobs) -> Self;
     /// Returns `true` if a request with these constraints may fill a sheaf.
-    fn refills(manner: Manner) -> bool;
+    fn refills(manner: CallMode) -> bool;
     /// Allocates one object without a sheaf.
     ///
     /// # Errors
@@ -149,7 +149,7 @@ fn capacity_by_size(stride: usize) -> usize {
     (bytes - 32) / 8
 }
 
-impl<B: Below> Policy for Sheaves<B> {
+impl<B: SlabLayer> Policy for Sheaves<B> {
     const NAME: &'static str = B::NAME;
     const ABOUT: &'static str = B::ABOUT;
     type Knobs = Knobs;
@@ -192,7 +192,7 @@ impl<B: Below> Policy for Sheaves<B> {
             return self.below.take_back(op, &[object]);
         }
         self.end_grace(op);
-        if op.manner == Manner::AfterGrace {
+        if op.manner == CallMode::AfterGrace {
             return self.free_after_grace(op, object);
         }
         if self.cpus[op.cpu as usize].main.len() == self.capacity {
@@ -250,7 +250,7 @@ impl<B: Below> Policy for Sheaves<B> {
     }
 }
 
-impl<B: Below> Sheaves<B> {
+impl<B: SlabLayer> Sheaves<B> {
     /// Replaces the empty main sheaf by a sheaf with objects, if possible.
     fn fill_main(&mut self, op: &mut Op<'_>) {
         let Cpu { main, spare, .. } = &mut self.cpus[op.cpu as usize];
@@ -258,16 +258,16 @@ impl<B: Below> Sheaves<B> {
             && !spare.is_empty()
         {
             core::mem::swap(main, spare);
-            op.did(Deed::Swap);
+            op.did(CostEvent::Swap);
             return;
         }
         if let Some(full) = self.full.pop() {
             *main = full;
             self.empty += 1;
-            op.did(Deed::Exchange);
+            op.did(CostEvent::Exchange);
             return;
         }
-        op.did(Deed::Miss);
+        op.did(CostEvent::Miss);
         if !B::refills(op.manner) {
             return;
         }
@@ -292,26 +292,26 @@ impl<B: Below> Sheaves<B> {
         match spare {
             Some(spare) if spare.len() < self.capacity => {
                 core::mem::swap(main, spare);
-                op.did(Deed::Swap);
+                op.did(CostEvent::Swap);
             }
             None => {
                 *spare = Some(core::mem::take(main));
                 if self.empty > 0 {
                     self.empty -= 1;
-                    op.did(Deed::Exchange);
+                    op.did(CostEvent::Exchange);
                 }
             }
             // The barn has too many full sheaves: the spare sheaf is flushed and becomes the main sheaf.
             Some(spare) if self.full.len() >= BARN => {
                 let objects = core::mem::take(spare);
                 core::mem::swap(main, spare);
-                op.did(Deed::Miss);
+                op.did(CostEvent::Miss);
                 self.flush(op, objects);
             }
             Some(_) => {
                 self.full.push(core::mem::take(main));
                 self.empty = self.empty.saturating_sub(1);
-                op.did(Deed::Exchange);
+                op.did(CostEvent::Exchange);
             }
         }
     }
@@ -354,7 +354,7 @@ impl<B: Below> Sheaves<B> {
 }
 
 /// The layer below the sheaves of 6.18 and 6.19: current and partial slabs of each CPU.
-impl Below for Slub {
+impl SlabLayer for Slub {
     const NAME: &'static str = "sheaves-6.18";
     const ABOUT: &'static str =
         "a model of SLUB in Linux 6.18 and 6.19: as slub, with sheaves for two caches";
@@ -377,15 +377,15 @@ impl Below for Slub {
     fn new(info: &CacheInfo, cpus: Cpus, geometry: &Geometry, knobs: &Knobs) -> Self {
         <Self as Policy>::new(info, cpus, geometry, &knobs.slub())
     }
-    fn refills(manner: Manner) -> bool {
-        manner != Manner::NonBlocking
+    fn refills(manner: CallMode) -> bool {
+        manner != CallMode::NonBlocking
     }
     fn one(&mut self, op: &mut Op<'_>) -> Result<Object, NoMemory> {
         <Self as Policy>::alloc(self, op)
     }
     fn refill(&mut self, op: &mut Op<'_>, sheaf: &mut Vec<Object>, room: usize) {
         sheaf.extend((0..room).map_while(|_| <Self as Policy>::alloc(self, op).ok()));
-        op.did(Deed::Refill(sheaf.len() as u32));
+        op.did(CostEvent::Refill(sheaf.len() as u32));
     }
     fn take_back(&mut self, op: &mut Op<'_>, objects: &[Object]) {
         objects.iter().for_each(|object| <Self as Policy>::free(self, op, *object));
@@ -407,7 +407,7 @@ pub struct Node {
     min_partial: usize,
 }
 
-impl Below for Node {
+impl SlabLayer for Node {
     const NAME: &'static str = "sheaves";
     const ABOUT: &'static str =
         "a model of SLUB in Linux 7.x: sheaves for each CPU and a barn, for every cache";
@@ -434,7 +434,7 @@ impl Below for Node {
     fn new(_: &CacheInfo, _: Cpus, geometry: &Geometry, knobs: &Knobs) -> Self {
         Self { min_partial: knobs.min_partial.unwrap_or_else(|| geometry.min_partial()) }
     }
-    fn refills(_: Manner) -> bool {
+    fn refills(_: CallMode) -> bool {
         true
     }
     fn one(&mut self, op: &mut Op<'_>) -> Result<Object, NoMemory> {
@@ -442,7 +442,7 @@ impl Below for Node {
             Some(slab) => slab,
             None => op.make(PARTIAL)?,
         };
-        op.did(Deed::Relist);
+        op.did(CostEvent::Relist);
         let object = op.slabs.take(slab).ok_or(NoMemory)?;
         if op.slabs.free(slab) == 0 {
             op.slabs.relist(slab, FULL, End::Front);
@@ -459,12 +459,12 @@ impl Below for Node {
             taken.push(slab);
         }
         if !taken.is_empty() {
-            op.did(Deed::Refill(free.min(room) as u32));
+            op.did(CostEvent::Refill(free.min(room) as u32));
         }
         while sheaf.len() < room
             && let Some(slab) = taken.pop()
         {
-            op.did(Deed::Remote);
+            op.did(CostEvent::Remote);
             self.pour(op, slab, sheaf, room, End::Back);
         }
         while let Some(slab) = taken.pop() {
@@ -482,13 +482,13 @@ impl Below for Node {
     }
     fn take_back(&mut self, op: &mut Op<'_>, objects: &[Object]) {
         objects.iter().for_each(|object| op.slabs.put(*object));
-        op.did(Deed::Remote);
+        op.did(CostEvent::Remote);
         let slab = objects[0].slab;
         if op.slabs.is_empty(slab) && op.slabs.len(PARTIAL) >= self.min_partial {
-            op.did(Deed::Relist);
+            op.did(CostEvent::Relist);
             op.release(slab);
         } else if op.slabs.list(slab) == FULL {
-            op.did(Deed::Relist);
+            op.did(CostEvent::Relist);
             op.slabs.relist(slab, PARTIAL, End::Back);
         }
     }
@@ -510,7 +510,7 @@ impl Node {
             sheaf.push(object);
         }
         if op.slabs.free(slab) > 0 {
-            op.did(Deed::Relist);
+            op.did(CostEvent::Relist);
             op.slabs.relist(slab, PARTIAL, rest);
         }
     }

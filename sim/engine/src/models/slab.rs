@@ -30,9 +30,9 @@
 //! alternate.
 
 use super::bonwick94::{EMPTY, FULL, PARTIAL, an_eighth_of_waste};
-use crate::design::{NoMemory, Unable};
+use crate::design::{NoMemory, Unsupported};
 use crate::held::{Held, Holder};
-use crate::model::{Deed, Knob, Op, Policy, by_geometry};
+use crate::model::{CostEvent, Knob, Op, Policy, by_geometry};
 use crate::slabs::{End, Object};
 use crate::stream::CacheInfo;
 use serde::Deserialize;
@@ -131,10 +131,10 @@ impl Policy for Slab {
     const LISTS: &'static [&'static str] = &["partial", "free", "full"];
     const TICK: Option<u64> = Some(2_000_000_000);
 
-    fn accept(knobs: &Knobs) -> Result<(), Unable> {
+    fn accept(knobs: &Knobs) -> Result<(), Unsupported> {
         match (knobs.limit, knobs.batchcount) {
             (Some(limit), Some(batch)) if batch > limit => {
-                Err(Unable(format!("batchcount={batch}: at most `limit`, {limit}")))
+                Err(Unsupported(format!("batchcount={batch}: at most `limit`, {limit}")))
             }
             _ => Ok(()),
         }
@@ -172,7 +172,7 @@ impl Policy for Slab {
             let shared = self.shared.room().min(self.batchcount);
             if shared > 0 {
                 self.shared.objects.extend(array.objects.drain(..shared));
-                op.did(Deed::Exchange);
+                op.did(CostEvent::Exchange);
             } else {
                 let objects = array.objects.drain(..self.batchcount).collect();
                 self.put(op, objects);
@@ -241,11 +241,11 @@ impl Slab {
             let from = self.shared.objects.len().saturating_sub(batch);
             array.objects.extend(self.shared.objects.drain(from..));
             self.shared.touched = true;
-            op.did(Deed::Exchange);
+            op.did(CostEvent::Exchange);
             return;
         }
         if self.shared.limit > 0 {
-            op.did(Deed::Miss);
+            op.did(CostEvent::Miss);
         }
         while array.objects.len() < batch {
             let slab = match (op.slabs.first(PARTIAL), op.slabs.first(EMPTY)) {
@@ -269,14 +269,14 @@ impl Slab {
             let list = if op.slabs.free(slab) == 0 { FULL } else { PARTIAL };
             op.slabs.relist(slab, list, End::Front);
         }
-        op.did(Deed::Refill(array.objects.len() as u32));
+        op.did(CostEvent::Refill(array.objects.len() as u32));
     }
     /// Returns objects to their slabs, and frees empty slabs beyond the limit.
     fn put(&mut self, op: &mut Op<'_>, objects: Vec<Object>) {
         if objects.is_empty() {
             return;
         }
-        op.did(Deed::Flush(objects.len() as u32));
+        op.did(CostEvent::Flush(objects.len() as u32));
         for object in objects {
             op.slabs.put(object);
             let slab = object.slab;

@@ -32,7 +32,7 @@
 
 use crate::design::NoMemory;
 use crate::held::OwnSlabs;
-use crate::model::{Deed, Knob, Op, Policy, by_geometry};
+use crate::model::{CostEvent, Knob, Op, Policy, by_geometry};
 use crate::slabs::{End, Object};
 use crate::stream::CacheInfo;
 use serde::Deserialize;
@@ -195,11 +195,11 @@ impl Policy for Slub {
             cpu.own += 1;
             return;
         }
-        op.did(Deed::Remote);
+        op.did(CostEvent::Remote);
         match op.slabs.list(slab) {
             FULL => self.keep(op, number, slab),
             PARTIAL if op.slabs.is_empty(slab) && op.slabs.len(PARTIAL) >= self.min_partial => {
-                op.did(Deed::Relist);
+                op.did(CostEvent::Relist);
                 op.release(slab);
             }
             _ => {}
@@ -277,7 +277,7 @@ impl Slub {
             }
             cpu.own = op.slabs.free(slab);
             if cpu.own > 0 {
-                op.did(Deed::Remote);
+                op.did(CostEvent::Remote);
                 return Ok(slab);
             }
             cpu.current = None;
@@ -285,7 +285,7 @@ impl Slub {
         }
         let slab = match cpu.partial.pop() {
             Some(slab) => {
-                op.did(Deed::Swap);
+                op.did(CostEvent::Swap);
                 slab
             }
             None => match self.take_from_node(op, number) {
@@ -301,7 +301,7 @@ impl Slub {
     /// Takes the node's first slab, and more slabs for the CPU's list.
     fn take_from_node(&mut self, op: &mut Op<'_>, cpu: usize) -> Option<u32> {
         let first = op.slabs.first(PARTIAL)?;
-        op.did(Deed::Relist);
+        op.did(CostEvent::Relist);
         op.slabs.relist(first, CURRENT, End::Front);
         for _ in 0..self.cpu_partial_slabs / 2 + 1 {
             let Some(slab) = op.slabs.first(PARTIAL) else { break };
@@ -325,7 +325,7 @@ impl Slub {
     }
     /// Moves a slab that no CPU owns any more to the node's list, or frees it.
     fn leave(&self, op: &mut Op<'_>, slab: u32, end: End) {
-        op.did(Deed::Relist);
+        op.did(CostEvent::Relist);
         if op.slabs.is_empty(slab) && op.slabs.len(PARTIAL) >= self.min_partial {
             op.release(slab);
         } else {

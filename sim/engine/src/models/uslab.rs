@@ -46,7 +46,7 @@
 
 use crate::design::NoMemory;
 use crate::held::{Held, Holder};
-use crate::model::{Deed, Knob, Lines, Op, Policy, by_geometry};
+use crate::model::{CostEvent, Knob, Lines, Op, Policy, by_geometry};
 use crate::slabs::{End, Object, Slabs};
 use crate::stream::CacheInfo;
 use serde::Deserialize;
@@ -236,7 +236,7 @@ impl Policy for Uslab {
         let cpu = &mut self.cpus[op.cpu as usize];
         let leaving = (cpu.stack.len() == reach).then(|| cpu.stack.split_off(reach - capacity));
         if cpu.widen(cpu.stack.len() + 1, reach) {
-            op.did(Deed::Widened);
+            op.did(CostEvent::Widened);
         }
         cpu.stack.push(object);
         cpu.used = true;
@@ -245,10 +245,10 @@ impl Policy for Uslab {
         if self.depot.len() < depot_limit && (counted == 0 || *op.shared + counted <= most) {
             *op.shared += counted;
             self.depot.push(magazine);
-            op.did(Deed::Exchange);
+            op.did(CostEvent::Exchange);
         } else {
             if depot_limit > 0 {
-                op.did(Deed::Miss);
+                op.did(CostEvent::Miss);
             }
             self.flush(op, magazine);
         }
@@ -298,7 +298,7 @@ impl Uslab {
         if self.depot.len() >= FREE {
             *op.shared -= self.sizes.magazine;
         }
-        op.did(Deed::Exchange);
+        op.did(CostEvent::Exchange);
         self.fewest = self.fewest.min(self.depot.len());
         Some(magazine)
     }
@@ -314,11 +314,11 @@ impl Uslab {
             take(op.slabs, slab, ask, &mut objects);
         }
         // This access to the lists counts even if it found no object.
-        op.did(Deed::Refill(objects.len() as u32));
+        op.did(CostEvent::Refill(objects.len() as u32));
         if objects.is_empty() {
             let slab = op.make(EMPTY)?;
             take(op.slabs, slab, ask, &mut objects);
-            op.did(Deed::Refill(objects.len() as u32));
+            op.did(CostEvent::Refill(objects.len() as u32));
         }
         Ok(objects)
     }
@@ -327,7 +327,7 @@ impl Uslab {
     fn flush(&self, op: &mut Op<'_>, mut objects: Vec<Object>) -> u64 {
         objects.reverse();
         for batch in objects.chunks(BATCH) {
-            op.did(Deed::Flush(batch.len() as u32));
+            op.did(CostEvent::Flush(batch.len() as u32));
             for of_slab in batch.chunk_by(|one, next| one.slab == next.slab) {
                 let slab = of_slab[0].slab;
                 of_slab.iter().for_each(|object| op.slabs.put(*object));

@@ -42,7 +42,8 @@ struct Done {
 
 impl Args {
     pub(crate) fn run(&self, seed: u64, json: Option<Place>) -> anyhow::Result<Outcome> {
-        let mut demo = if self.random.is_some() { self.name.make_to_race()? } else { self.name.make()? };
+        let mut demo =
+            if self.random.is_some() { self.name.allocator_for_race()? } else { self.name.make()? };
         let mut done = vec![];
         for command in self.commands(seed)? {
             let scene = demo.act(&command);

@@ -42,7 +42,7 @@ impl<A: Shown> Blocks<A> {
         let name = name(birth);
         let said = format!("{name} is at byte {} and has {}{more}.", range.start, range.len());
         self.live.push((birth, block, bytes));
-        Ok(said + &what_it_took(before, self.allocator.work()))
+        Ok(said + &steps_taken(before, self.allocator.work()))
     }
 
     fn free(&mut self, wanted: &str) -> Result<String, String> {
@@ -54,7 +54,7 @@ impl<A: Shown> Blocks<A> {
         let (birth, block, _) = self.live.remove(at);
         let name = name(birth);
         self.allocator.free(block);
-        let took = what_it_took(before, self.allocator.work());
+        let took = steps_taken(before, self.allocator.work());
         Ok(match (head, self.allocator.head()) {
             (Some(head), Some(now)) if now < head => {
                 format!("{name} is free, and the head goes back to byte {now}.{took}")
@@ -148,7 +148,7 @@ pub(super) fn some(names: &[String]) -> String {
     if names.is_empty() { "none".to_owned() } else { names.join(", ") }
 }
 
-fn what_it_took(before: Work, after: Work) -> String {
+fn steps_taken(before: Work, after: Work) -> String {
     let [steps, splits, merges] =
         [after.steps - before.steps, after.splits - before.splits, after.merges - before.merges];
     let counts = [(steps, "look", "looks"), (splits, "split", "splits"), (merges, "merge", "merges")];

@@ -98,7 +98,7 @@ impl Name {
     ///
     /// # Errors
     /// Fails if memory is short.
-    pub fn make_to_race(self) -> Result<Box<dyn Demo>, ConfigError> {
+    pub fn allocator_for_race(self) -> Result<Box<dyn Demo>, ConfigError> {
         match self {
             Self::Tlsf => Ok(Box::new(Blocks::new(Tlsf::new(1024, 2, Search::Bitmaps)?))),
             other => other.make(),

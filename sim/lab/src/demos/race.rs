@@ -49,7 +49,7 @@ pub fn race(seed: u64, requests: usize) -> Result<Race, ConfigError> {
     let commands = random(seed, requests);
     let racers = Name::ALL.into_iter().filter(|name| name.about().races);
     let scenes = racers.map(|name| {
-        let mut demo = name.make_to_race()?;
+        let mut demo = name.allocator_for_race()?;
         let begin = demo.scene();
         let scenes = commands.iter().map(|command| demo.act(command));
         Ok::<_, ConfigError>((name, core::iter::once(begin).chain(scenes).collect()))

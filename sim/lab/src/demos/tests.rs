@@ -223,7 +223,7 @@ fn race_gives_each_allocator_the_same_requests() {
     assert_eq!(race.commands.len(), 60);
     for (name, scenes) in &race.scenes {
         assert_eq!(scenes.len(), 61);
-        let mut demo = name.make_to_race().unwrap();
+        let mut demo = name.allocator_for_race().unwrap();
         let typed = race.commands.iter().map(|text| demo.act(&command(text)));
         assert_eq!(typed.collect::<Vec<_>>(), scenes[1..], "as when they are typed");
         assert!(scenes.iter().all(|scene| scene.bytes() == 1024), "{name:?}");

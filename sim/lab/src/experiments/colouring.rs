@@ -145,7 +145,7 @@ impl Effect {
     }
     /// Returns whether the model and the clock agree.
     fn agrees(self, clock: Option<Self>) -> Holds {
-        clock.map_or(Holds::Undecided, |clock| Holds::if_so(self == clock))
+        clock.map_or(Holds::Undecided, |clock| Holds::then_some_text(self == clock))
     }
 }
 

@@ -35,7 +35,7 @@ fn measured(run: &Run) -> Vec<Value> {
     vec![
         run.outcome.refused.into(),
         known(run.outcome.work.longest.into()),
-        known(run.taken_of_asked().into()),
+        known(run.peak_ratio().into()),
         Some(run.outcome.beside).filter(|bytes| *bytes > 0).into(),
         Value::Spread(run.nanoseconds, 1),
     ]
@@ -126,7 +126,7 @@ fn under_load(context: &Context<'_>, names: &[Name], findings: &mut Findings) ->
     }
     findings.table(table);
     let looked_into = names.iter().zip(&runs).filter(|(_, run)| run.known);
-    let bars = looked_into.map(|(name, run)| (name.shown(), run.taken_of_asked()));
+    let bars = looked_into.map(|(name, run)| (name.shown(), run.peak_ratio()));
     findings.bars(Bars::exact(
         "Bytes taken, each at the peak",
         Axis::linear("times what was asked for"),

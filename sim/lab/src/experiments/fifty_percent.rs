@@ -195,7 +195,7 @@ impl FiftyPercent {
                 "{best:.3} holes a block to the byte, {best_rounded:.3} with a granule of 16: the rounding makes 128 sizes of 2,033, \
                  and so exact fits; less than 0.4 counts as far fewer"
             ),
-            holds: Holds::each([best, best_rounded].map(|holes| Holds::if_so(holes < 0.4))),
+            holds: Holds::each([best, best_rounded].map(|holes| Holds::then_some_text(holes < 0.4))),
             measured: false,
         });
         findings.note(format!(

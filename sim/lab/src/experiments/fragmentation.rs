@@ -124,7 +124,7 @@ impl Fragmentation {
         first_fit_decays(&mut findings, &runs);
         lifetimes::run(context, &mut findings)?;
         over_time::run(context, &mut findings)?;
-        holes_that_serve_nobody(&mut findings)?;
+        unusable_holes(&mut findings)?;
         Ok(findings)
     }
 }
@@ -138,7 +138,7 @@ fn pools_keep_theirs(findings: &mut Findings, kept: &[f64]) {
             "pools by class keep {least:.0} % of it, a page, in each of {} seeds; 95 % counts as all",
             kept.len()
         ),
-        holds: Holds::if_so(least >= 95.0),
+        holds: Holds::then_some_text(least >= 95.0),
         measured: false,
     });
 }
@@ -172,7 +172,7 @@ fn first_fit_decays(findings: &mut Findings, runs: &[Vec<Run>]) {
 }
 
 /// Shows a heap full of small holes, and a page that fits into none of them.
-fn holes_that_serve_nobody(findings: &mut Findings) -> anyhow::Result<()> {
+fn unusable_holes(findings: &mut Findings) -> anyhow::Result<()> {
     let mut heap = Heap::new(1 << 16, Fit::First, Order::Address)?;
     let small = Layout::from_size_align(16, 1).context("16 bytes")?;
     let blocks: Vec<_> = std::iter::from_fn(|| heap.alloc(small)).collect();
@@ -192,7 +192,7 @@ fn holes_that_serve_nobody(findings: &mut Findings) -> anyhow::Result<()> {
             holes.largest,
             if refused { "refused" } else { "served" }
         ),
-        holds: Holds::if_so(refused),
+        holds: Holds::then_some_text(refused),
         measured: false,
     });
     kept.into_iter().for_each(|block| heap.free(block));

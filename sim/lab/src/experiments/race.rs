@@ -117,7 +117,7 @@ pub(super) struct Run {
 
 impl Run {
     /// Returns the peak of taken bytes per peak of requested bytes.
-    pub(super) fn taken_of_asked(&self) -> f64 {
+    pub(super) fn peak_ratio(&self) -> f64 {
         self.outcome.peak_taken as f64 / self.outcome.peak_asked.max(1) as f64
     }
 }
@@ -212,7 +212,7 @@ impl Race {
                 known(holes.count.into()),
                 known(holes.largest.into()),
                 known(Value::Number(part, 1)),
-                known(run.taken_of_asked().into()),
+                known(run.peak_ratio().into()),
                 known((work.steps as f64 / done).into()),
                 known(work.longest.into()),
                 Value::Spread(run.nanoseconds, 1),
@@ -247,7 +247,7 @@ impl Race {
                 says: "a list is searched as long as it is, two levels of bitmaps in three steps".into(),
                 source: "Memory Allocators from Scratch".into(),
                 found: format!("the longest operation took {first} steps under first fit, {tlsf} under TLSF"),
-                holds: Holds::if_so(tlsf <= 3 && first > tlsf),
+                holds: Holds::then_some_text(tlsf <= 3 && first > tlsf),
                 measured: false,
             });
         }

@@ -42,7 +42,7 @@ const MOVING: &str = "moved together, by handles";
 const UNIT: usize = 32;
 
 /// An allocator under attack, whose block sizes include headers.
-trait Victim {
+trait AttackedAllocator {
     type Block;
     /// Allocates a block of `size` bytes, including its header.
     fn alloc(&mut self, size: usize) -> anyhow::Result<Self::Block>;
@@ -57,7 +57,7 @@ struct Fixed<A> {
     header: usize,
 }
 
-impl<A: Allocator> Victim for Fixed<A> {
+impl<A: Allocator> AttackedAllocator for Fixed<A> {
     type Block = A::Block;
     fn alloc(&mut self, size: usize) -> anyhow::Result<A::Block> {
         let layout = Layout::from_size_align(size - self.header, 1).context("a size")?;
@@ -73,7 +73,7 @@ impl<A: Allocator> Victim for Fixed<A> {
 }
 
 /// A heap that compacts its blocks when its end is reached; users find blocks through handles.
-struct Moving {
+struct CompactingHeap {
     places: HandleTable<Range<usize>>,
     /// The handles of the blocks in address order, including some freed ones.
     order: Vec<Handle>,
@@ -83,7 +83,7 @@ struct Moving {
     copied: usize,
 }
 
-impl Moving {
+impl CompactingHeap {
     fn new(bytes: usize) -> Self {
         Self { places: HandleTable::new(), order: Vec::new(), head: 0, bytes, copied: 0 }
     }
@@ -101,7 +101,7 @@ impl Moving {
     }
 }
 
-impl Victim for Moving {
+impl AttackedAllocator for CompactingHeap {
     type Block = Handle;
     fn alloc(&mut self, size: usize) -> anyhow::Result<Handle> {
         if self.head + size > self.bytes {
@@ -122,7 +122,7 @@ impl Victim for Moving {
 }
 
 /// Runs the attack. Returns the end of the highest block that was ever in use, after each step.
-fn attack<V: Victim>(victim: &mut V, live: usize, doublings: u32) -> anyhow::Result<Vec<usize>> {
+fn attack<V: AttackedAllocator>(victim: &mut V, live: usize, doublings: u32) -> anyhow::Result<Vec<usize>> {
     let mut held: Vec<V::Block> = Vec::new();
     let (mut grid, mut top, mut steps) = (0, 0, Vec::new());
     for i in 0..=doublings {
@@ -194,7 +194,7 @@ impl Robson {
         let allocator = Buddy::new(heap.next_power_of_two())?;
         ran("buddy", attack(&mut Fixed { allocator, header: 0 }, live, doublings))?;
         // Robson's bound does not apply to an allocator that moves blocks, so such an allocator has a separate claim.
-        let mut moving = Moving::new(live);
+        let mut moving = CompactingHeap::new(live);
         let moved = attack(&mut moving, live, doublings);
         stage.at(6);
         drop(stage);
@@ -274,7 +274,7 @@ impl Robson {
                 ),
                 Err(refused) => format!("not here: {refused}"),
             },
-            holds: Holds::if_so(moved.as_ref().is_ok_and(|steps| at(steps, last) <= 1.0)),
+            holds: Holds::then_some_text(moved.as_ref().is_ok_and(|steps| at(steps, last) <= 1.0)),
             measured: false,
         });
         let curve = |steps: &[usize]| (0..steps.len()).map(|i| ((UNIT << i) as f64, at(steps, i))).collect();

@@ -127,7 +127,7 @@ pub enum Holds {
 
 impl Holds {
     /// Returns the verdict on a claim that can be decided with certainty.
-    pub fn if_so(so: bool) -> Self {
+    pub fn then_some_text(so: bool) -> Self {
         if so { Self::Yes } else { Self::No }
     }
     /// Returns the verdict on a claim about several things: [`Partly`](Self::Partly) if it holds for some of them.

@@ -64,7 +64,7 @@ impl Workload {
     ///
     /// # Errors
     /// Fails if the alignment is invalid.
-    pub fn made(&self) -> Result<Made, SpecError> {
+    pub fn made(&self) -> Result<GeneratedOperations, SpecError> {
         if !self.align.is_power_of_two() || self.align > MOST_ALIGN {
             return Err(SpecError {
                 what: "alignment",
@@ -73,7 +73,7 @@ impl Workload {
                 expected: "a power of two up to 2^30",
             });
         }
-        Ok(Made {
+        Ok(GeneratedOperations {
             rng: Rng::new(self.seed),
             sizes: self.sizes.clone(),
             lifetimes: self.lifetimes.clone(),
@@ -91,13 +91,13 @@ impl Workload {
     /// # Errors
     /// Fails for the reasons of [`made`](Self::made).
     pub fn ops(&self) -> Result<Ops, SpecError> {
-        Ok(Ops::Made(Box::new(self.made()?)))
+        Ok(Ops::GeneratedOperations(Box::new(self.made()?)))
     }
 }
 
 /// The operations of a [`Workload`].
 #[derive(Clone, Debug)]
-pub struct Made {
+pub struct GeneratedOperations {
     rng: Rng,
     sizes: Sizes,
     lifetimes: Lifetimes,
@@ -113,7 +113,7 @@ pub struct Made {
     deaths: BinaryHeap<Reverse<(u64, u64)>>,
 }
 
-impl Made {
+impl GeneratedOperations {
     fn due(&mut self) -> Option<u64> {
         let Reverse((tick, id)) = *self.deaths.peek()?;
         if tick > self.tick {
@@ -124,7 +124,7 @@ impl Made {
     }
 }
 
-impl Iterator for Made {
+impl Iterator for GeneratedOperations {
     type Item = Op;
 
     fn next(&mut self) -> Option<Op> {

@@ -36,7 +36,7 @@ pub use arrivals::Arrivals;
 pub use error::{OpsError, SpecError};
 pub use kernel::KernelOps;
 pub use lifetimes::Lifetimes;
-pub use made::{Made, Workload};
+pub use made::{GeneratedOperations, Workload};
 pub use op::Op;
 pub use rng::Rng;
 pub use sizes::Sizes;
@@ -48,7 +48,7 @@ use std::path::Path;
 #[derive(Debug)]
 pub enum Ops {
     /// Operations generated from distributions.
-    Made(Box<Made>),
+    GeneratedOperations(Box<GeneratedOperations>),
     /// Recorded operations, read completely.
     Recorded(std::vec::IntoIter<Op>),
     /// The operations of a kernel's trace, read lazily.
@@ -82,7 +82,7 @@ impl Iterator for Ops {
 
     fn next(&mut self) -> Option<Self::Item> {
         match self {
-            Self::Made(made) => made.next().map(Ok),
+            Self::GeneratedOperations(made) => made.next().map(Ok),
             Self::Recorded(ops) => ops.next().map(Ok),
             Self::Kernel(ops) => ops.next().map(|op| op.map_err(OpsError::from)),
         }

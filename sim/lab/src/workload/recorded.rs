@@ -27,17 +27,17 @@ const SIZE: &str = "1 to 2^40 bytes";
 
 /// The existing blocks while a file is read.
 #[derive(Debug, Default)]
-struct Trail {
+struct BlockStates {
     /// For each id that occurred, `true` if its block exists.
     live: FxHashMap<u64, bool>,
 }
 
-impl Trail {
+impl BlockStates {
     /// Returns the operation of a line, if it is possible in this state. `size` is absent in a free.
     fn op(
         &mut self,
         line: &Line<'_>,
-        what: What,
+        what: RecordKind,
         id: u64,
         size: Option<&str>,
         align: usize,
@@ -56,32 +56,32 @@ impl Trail {
             None => Err(line.wrong(format!("block {id} was never allocated"), expected)),
         };
         let op = match what {
-            What::Alloc if state == Some(true) => {
+            RecordKind::Alloc if state == Some(true) => {
                 return Err(line.wrong(format!("block {id} exists already"), "an id that is not in use"));
             }
-            What::Alloc => Op::Alloc { id, layout: layout(align)? },
-            What::Resize => {
+            RecordKind::Alloc => Op::Alloc { id, layout: layout(align)? },
+            RecordKind::Resize => {
                 known("a block that is in use")?;
                 Op::Resize { id, layout: layout(align)? }
             }
-            What::Free => {
+            RecordKind::Free => {
                 known("a block that is in use")?;
                 Op::Free { id }
             }
         };
-        self.live.insert(id, what != What::Free);
+        self.live.insert(id, what != RecordKind::Free);
         Ok(op)
     }
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum What {
+enum RecordKind {
     Alloc,
     Resize,
     Free,
 }
 
-impl What {
+impl RecordKind {
     fn of(text: &str) -> Option<Self> {
         match text {
             "a" | "alloc" => Some(Self::Alloc),
@@ -105,7 +105,7 @@ pub(super) fn rep(mut lines: Lines) -> Result<Vec<Op>, OpsError> {
             .map_err(|_| line.wrong("no header", "four numbers first: heap size, ids, operations, weight"))?;
     }
     let [_, ids, said, _]: [u64; 4] = header;
-    let (mut ops, mut trail) = (vec![], Trail::default());
+    let (mut ops, mut trail) = (vec![], BlockStates::default());
     while let Some(line) = lines.next_line()? {
         if ops.len() as u64 == said {
             let (path, line) = (lines.path().to_owned(), lines.number());
@@ -113,8 +113,8 @@ pub(super) fn rep(mut lines: Lines) -> Result<Vec<Op>, OpsError> {
         }
         let words: Vec<_> = line.text.split_whitespace().collect();
         let (what, id, size) = match words[..] {
-            [what @ ("a" | "r"), id, size] => (What::of(what), id, Some(size)),
-            ["f", id] => (Some(What::Free), id, None),
+            [what @ ("a" | "r"), id, size] => (RecordKind::of(what), id, Some(size)),
+            ["f", id] => (Some(RecordKind::Free), id, None),
             _ => (None, "", None),
         };
         let (Some(what), Ok(id)) = (what, id.parse::<u64>()) else {
@@ -145,7 +145,7 @@ pub(super) fn rep(mut lines: Lines) -> Result<Vec<Op>, OpsError> {
 
 /// Reads a CSV file.
 pub(super) fn csv(mut lines: Lines) -> Result<Vec<Op>, OpsError> {
-    let (mut ops, mut trail) = (vec![], Trail::default());
+    let (mut ops, mut trail) = (vec![], BlockStates::default());
     while let Some(line) = lines.next_line()? {
         let fields: Vec<_> = line.text.split(',').map(str::trim).collect();
         if line.names(&["op", "id"]) {
@@ -153,10 +153,10 @@ pub(super) fn csv(mut lines: Lines) -> Result<Vec<Op>, OpsError> {
         }
         // The columns of a free may be empty.
         let given = fields.iter().rposition(|field| !field.is_empty()).map_or(0, |last| last + 1);
-        let parsed = match (fields.first().and_then(|op| What::of(op)), &fields[..given]) {
-            (Some(What::Free), [_, id]) => Some((What::Free, id, None, None)),
-            (Some(what), [_, id, size]) if what != What::Free => Some((what, id, Some(*size), None)),
-            (Some(what), [_, id, size, align]) if what != What::Free => {
+        let parsed = match (fields.first().and_then(|op| RecordKind::of(op)), &fields[..given]) {
+            (Some(RecordKind::Free), [_, id]) => Some((RecordKind::Free, id, None, None)),
+            (Some(what), [_, id, size]) if what != RecordKind::Free => Some((what, id, Some(*size), None)),
+            (Some(what), [_, id, size, align]) if what != RecordKind::Free => {
                 Some((what, id, Some(*size), Some(align)))
             }
             _ => None,

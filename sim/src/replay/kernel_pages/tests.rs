@@ -93,7 +93,7 @@ impl Script {
 
     /// Checks that the lists rebuilt from the events equal the kernel's table.
     #[track_caller]
-    fn comes_to(&self, before: &[u64], after: &[u64]) {
+    fn assert_lists_become(&self, before: &[u64], after: &[u64]) {
         let at = self.run(before, after);
         assert_eq!((&at.error.causes[..], at.error.pages), (&[][..], 0), "{at:?}\n{}", self.text);
     }
@@ -115,15 +115,15 @@ fn drained_pages_merge_up_to_order_three() {
         script.snap("after");
         script
     };
-    script(&[8]).comes_to(&[], &[1]);
-    script(&[8, 11]).comes_to(&[], &[2]);
-    script(&[8, 11, 9]).comes_to(&[], &[1, 1]);
-    script(&[8, 11, 9, 10]).comes_to(&[], &[0, 0, 1]);
-    script(&[8, 11, 9, 10, 14, 12]).comes_to(&[], &[2, 0, 1]);
-    script(&[8, 11, 9, 10, 14, 12, 15]).comes_to(&[], &[1, 1, 1]);
-    script(&[8, 11, 9, 10, 14, 12, 15, 13]).comes_to(&[], &[0, 0, 0, 1]);
+    script(&[8]).assert_lists_become(&[], &[1]);
+    script(&[8, 11]).assert_lists_become(&[], &[2]);
+    script(&[8, 11, 9]).assert_lists_become(&[], &[1, 1]);
+    script(&[8, 11, 9, 10]).assert_lists_become(&[], &[0, 0, 1]);
+    script(&[8, 11, 9, 10, 14, 12]).assert_lists_become(&[], &[2, 0, 1]);
+    script(&[8, 11, 9, 10, 14, 12, 15]).assert_lists_become(&[], &[1, 1, 1]);
+    script(&[8, 11, 9, 10, 14, 12, 15, 13]).assert_lists_become(&[], &[0, 0, 0, 1]);
     // Neighbours that are not buddies do not merge.
-    script(&[9, 10]).comes_to(&[], &[2]);
+    script(&[9, 10]).assert_lists_become(&[], &[2]);
 }
 
 #[test]
@@ -132,11 +132,11 @@ fn a_block_is_split_to_take_a_smaller_one() {
     // remain.
     let mut script = Script::default();
     script.freed(16, 4).snap("before").taken(16, 0).snap("after");
-    script.comes_to(&[0, 0, 0, 0, 1], &[1, 1, 1, 1]);
+    script.assert_lists_become(&[0, 0, 0, 0, 1], &[1, 1, 1, 1]);
     // A block of order 1 is taken from the middle of the rest.
     let mut script = Script::default();
     script.freed(16, 4).snap("before").taken(16, 0).taken(20, 1).snap("after");
-    script.comes_to(&[0, 0, 0, 0, 1], &[1, 2, 0, 1]);
+    script.assert_lists_become(&[0, 0, 0, 0, 1], &[1, 2, 0, 1]);
 }
 
 #[test]
@@ -144,14 +144,14 @@ fn only_small_blocks_are_freed_to_a_per_cpu_list() {
     let mut script = Script::default();
     script.taken(16, 4).alloc(16, 4).taken(32, 3).alloc(32, 3).snap("before");
     script.freed(32, 3).freed(16, 4).snap("after");
-    script.comes_to(&[], &[0, 0, 0, 0, 1]);
+    script.assert_lists_become(&[], &[0, 0, 0, 0, 1]);
     // The event of the drain shows that the block was on a per-CPU list, and puts it on the free list.
     script.drained(32, 3).snap("after");
-    script.comes_to(&[], &[0, 0, 0, 1, 1]);
+    script.assert_lists_become(&[], &[0, 0, 0, 1, 1]);
     // The next event, which takes the block from a free list, shows that the block never was on a per-CPU list.
     let mut script = Script::default();
     script.taken(32, 3).alloc(32, 3).snap("before").freed(32, 3).snap("after").taken(32, 3);
-    script.comes_to(&[], &[0, 0, 0, 1]);
+    script.assert_lists_become(&[], &[0, 0, 0, 1]);
 }
 
 #[test]
@@ -161,14 +161,14 @@ fn orders_of_per_cpu_lists_follow_the_kernels_events() {
     let mut script = Script::default();
     script.freed(0x400, 10).snap("before").now(refill).alloc(0x400, 9).freed(0x400, 9).snap("after");
     let huge = |n, block| [0, 0, 0, 0, 0, 0, 0, 0, 0, n, block];
-    script.comes_to(&huge(0, 1), &huge(1, 0));
+    script.assert_lists_become(&huge(0, 1), &huge(1, 0));
     script.drained(0x400, 9).snap("after");
-    script.comes_to(&huge(0, 1), &huge(0, 1));
+    script.assert_lists_become(&huge(0, 1), &huge(0, 1));
     // Before 5.13 per-CPU lists held single pages only.
     let direct = "mm_page_alloc_zone_locked: page=0 pfn=0x8 order=1 migratetype=0 percpu_refill=0";
     let mut script = Script::default();
     script.now(direct).alloc(8, 1).snap("before").freed(8, 1).snap("after");
-    script.comes_to(&[], &[0, 1]);
+    script.assert_lists_become(&[], &[0, 1]);
 }
 
 #[test]
@@ -176,11 +176,11 @@ fn run_of_pages_without_events_moves_to_one_list() {
     // The event that takes the last page decides for the run of pages without earlier events.
     let mut script = Script::default();
     script.freed(8, 0).freed(9, 0).freed(10, 0).freed(11, 0).snap("before").taken(11, 0).snap("after");
-    script.comes_to(&[0, 0, 1], &[1, 1]);
+    script.assert_lists_become(&[0, 0, 1], &[1, 1]);
     // The pages moved to a per-CPU list, as the next event of the first page shows.
     let mut script = Script::default();
     script.taken(4, 0).freed(8, 0).freed(9, 0).alloc(8, 0).snap("before").snap("after");
-    script.comes_to(&[], &[]);
+    script.assert_lists_become(&[], &[]);
 }
 
 #[test]
@@ -189,11 +189,11 @@ fn fallback_events_are_understood_for_both_kinds_of_kernels() {
     let mut script = Script::default();
     script.freed(16, 4).freed(32, 4).snap("before");
     script.fallback(16, 0).taken(16, 0).fallback(32, 0).taken(35, 0).snap("after");
-    script.comes_to(&[0, 0, 0, 0, 2], &[2, 2, 2, 2]);
+    script.assert_lists_become(&[0, 0, 0, 0, 2], &[2, 2, 2, 2]);
     // The other kernel takes two pages and writes no other event.
     let mut script = Script::default();
     script.freed(16, 4).snap("before").fallback(16, 1).taken(18, 0).snap("after").alloc(16, 1);
-    script.comes_to(&[0, 0, 0, 0, 1], &[1, 0, 1, 1]);
+    script.assert_lists_become(&[0, 0, 0, 0, 1], &[1, 0, 1, 1]);
 }
 
 #[test]
@@ -205,16 +205,16 @@ fn simultaneous_events_of_two_cpus_may_have_any_order() {
     let mut script = Script::default();
     script.snap("before").line(0, 9, "mm_page_free: page=0 pfn=0x8 order=0").line(1, 9, &taken("0x8"));
     script.line(1, 9, alloc).snap("after");
-    script.comes_to(&[1], &[]);
+    script.assert_lists_become(&[1], &[]);
     // Events of one CPU are in the right order: the page was freed to the free lists.
     let mut script = Script::default();
     script.snap("before").line(1, 9, "mm_page_free: page=0 pfn=0x8 order=0").snap("after");
-    script.line(1, 9, &taken("0x8")).comes_to(&[], &[1]);
+    script.line(1, 9, &taken("0x8")).assert_lists_become(&[], &[1]);
     // CPU 0 drained page 9, then CPU 1 took it.
     let mut script = Script::default();
     script.taken(9, 0).alloc(9, 0).snap("before").freed(9, 0).line(1, 9, &taken("0x9"));
     script.line(0, 9, "mm_page_pcpu_drain: page=0 pfn=0x9 order=0 migratetype=0").snap("after");
-    script.comes_to(&[], &[]);
+    script.assert_lists_become(&[], &[]);
 }
 
 #[test]
@@ -222,19 +222,19 @@ fn pages_without_events_are_placed_by_events_of_their_block() {
     // Before the trace, 8/3 was free, and so was one block of order 3 that has no event. A page of block 8/3 is taken.
     let mut script = Script::default();
     script.snap("before").taken(8, 0).snap("after");
-    script.comes_to(&[0, 0, 0, 2], &[1, 1, 1, 1]);
+    script.assert_lists_become(&[0, 0, 0, 2], &[1, 1, 1, 1]);
     // The free block is the second half of a larger one, whose first half was taken.
     let mut script = Script::default();
     script.taken(8, 2).snap("before").drained(8, 2).snap("after");
-    script.comes_to(&[0, 0, 1], &[0, 0, 0, 1]);
+    script.assert_lists_become(&[0, 0, 1], &[0, 0, 0, 1]);
     // A block whose first taken page is in the middle was not free: only page 10 was.
     let mut script = Script::default();
     script.snap("before").taken(10, 0).snap("after");
-    script.comes_to(&[1, 0, 0, 1], &[0, 0, 0, 1]);
+    script.assert_lists_become(&[1, 0, 0, 1], &[0, 0, 0, 1]);
     // A page in use excludes every block around it.
     let mut script = Script::default();
     script.snap("before").taken(8, 0).freed(12, 0).snap("after");
-    script.comes_to(&[0, 0, 1, 1], &[1, 1, 0, 1]);
+    script.assert_lists_become(&[0, 0, 1, 1], &[1, 1, 0, 1]);
 }
 
 #[test]

@@ -9,7 +9,7 @@ fn pool(objects: usize) -> GuardedPool<HeapArea> {
     GuardedPool::new(HeapArea::new(objects * 44, 64).unwrap(), OBJECT).unwrap()
 }
 
-fn poke(at: NonNull<u8>, offset: isize) {
+fn write_outside(at: NonNull<u8>, offset: isize) {
     // SAFETY: the tests stay within the pool's memory, which belongs to them.
     unsafe { at.offset(offset).write(0x11) };
 }
@@ -22,7 +22,7 @@ fn check_detects_broken_guards_on_both_sides() {
         let mut pool = pool(3);
         let objects = [pool.alloc().unwrap(), pool.alloc().unwrap(), pool.alloc().unwrap()];
         assert_eq!(pool.check_all().count(), 0);
-        poke(objects[1], offset);
+        write_outside(objects[1], offset);
         let Err(BadFree::Overrun(found)) = pool.check(objects[1]) else { panic!("{offset} is not seen") };
         assert_eq!((found.address, found.side), (objects[1].addr().get(), side));
         assert_eq!(pool.check_all().collect::<Vec<_>>(), [found]);
@@ -40,7 +40,7 @@ fn user_may_write_each_byte_of_a_guarded_object() {
     // SAFETY: the 30 bytes belong to the test.
     unsafe { object.write_bytes(0xFF, 30) };
     // 8 + 30 + 4 bytes are rounded up to 44, so two bytes are padding.
-    poke(object, 34);
+    write_outside(object, 34);
     // SAFETY: the object was allocated above and is no longer used.
     assert_eq!(unsafe { pool.free(object) }, Ok(()));
 }
@@ -77,7 +77,7 @@ fn write_to_a_free_object_is_detected_at_its_reuse() {
             pool.free(a).unwrap();
         }
         assert_eq!(pool.check_all().count(), 0);
-        poke(a, offset);
+        write_outside(a, offset);
         let found = pool.check_all().next().unwrap();
         assert_eq!((found.address, found.side), (a.addr().get(), side), "{offset}");
         // Offset -8 is the link, which the pool does not follow.
@@ -116,7 +116,7 @@ fn leaks_are_reported_with_file_and_line() {
     );
     let mut pool = pool.destroy().unwrap_err();
     // The test destroys the four bytes of a source location, which is reported.
-    (0..4).for_each(|byte| poke(first, byte - 8));
+    (0..4).for_each(|byte| write_outside(first, byte - 8));
     assert_eq!(pool.leaks().next().unwrap().site, None);
     // SAFETY: the object was allocated above.
     unsafe { pool.free(rest[1]) }.unwrap();
@@ -130,7 +130,7 @@ fn guarded_pool_refuses_unaligned_memory() {
     assert_eq!((pool.pool().blocks(), pool.pool().size()), (4, 64));
     let object = pool.alloc().unwrap();
     assert_eq!(object.addr().get() % 32, 0);
-    poke(object, 5);
+    write_outside(object, 5);
     assert!(matches!(pool.check(object), Err(BadFree::Overrun(Overrun { side: Side::After, .. }))));
 
     let mut memory = super::super::area::StackArea::<256>::new();

@@ -45,7 +45,7 @@ pub(super) fn tell(pool: &Pool) {
 
 /// Returns `true` if faults in the pool are reported.
 #[cfg(test)]
-pub(super) fn tells(pool: *const Pool) -> bool {
+pub(super) fn reports_faults(pool: *const Pool) -> bool {
     POOLS.iter().any(|place| core::ptr::eq(place.get(), pool))
 }
 /// Removes a pool that is being dropped from the list.

@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[inline(never)]
-    fn the_one_who_holds(cache: &KmemCache) -> crate::Block<'_> {
+    fn leaking_function(cache: &KmemCache) -> crate::Block<'_> {
         core::hint::black_box(cache.alloc_block(Gfp::KERNEL).unwrap())
     }
 
@@ -193,7 +193,7 @@ mod tests {
         let cache = KmemCache::builder("inode", 600).build_in(&subsystem).unwrap();
         subsystem.start_profile(1).unwrap();
         // All allocations come from one call site, which no unrolling duplicates.
-        let held: Vec<_> = (0..core::hint::black_box(7)).map(|_| the_one_who_holds(&cache)).collect();
+        let held: Vec<_> = (0..core::hint::black_box(7)).map(|_| leaking_function(&cache)).collect();
         drop(cache.alloc_block(Gfp::KERNEL).unwrap());
         let profile = subsystem.profile();
         let (mut file, mut written) = (vec![], vec![]);
@@ -234,7 +234,7 @@ mod tests {
                 holder.extend(
                     function
                         .name
-                        .filter(|name| name.contains("the_one_who_holds"))
+                        .filter(|name| name.contains("leaking_function"))
                         .map(|_| function.at as u64),
                 );
             });

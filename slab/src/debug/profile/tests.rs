@@ -43,7 +43,7 @@ fn samples_of_a_stopped_profile_are_ignored() {
     subsystem.core().start_profile_with(1 << 20, Some(7), true).unwrap();
     let profiler = &subsystem.core().profiler;
     let run = profiler.run.load(Relaxed);
-    let sample = |run| profiler.own_sample(run, profiler.countdown(0), 64, "late").is_some();
+    let sample = |run| profiler.sample_own_object(run, profiler.countdown(0), 64, "late").is_some();
     assert_eq!([sample(run), sample(0), sample(run + 1)], [HAS_OWN, false, false]);
     subsystem.core().stop_profile();
     assert!(!profiler.counts_only());
@@ -73,7 +73,7 @@ fn profile_start_that_fails_changes_nothing() {
     assert_eq!(asked, [!HAS_OWN; 2]);
     subsystem.core().start_profile_with(1 << 20, Some(7), true).unwrap();
     let run = profiler.run.load(Relaxed);
-    let memory = profiler.own_sample(run, profiler.countdown(0), 64, "held");
+    let memory = profiler.sample_own_object(run, profiler.countdown(0), 64, "held");
     assert_eq!(memory.is_some(), HAS_OWN);
     subsystem.core().stop_profile();
     let before = profiler.profile();
@@ -723,7 +723,7 @@ fn malloc_samples_that_find_no_room_are_counted() {
     subsystem.core().start_profile_with(1 << 20, Some(7), true).unwrap();
     let profiler = &subsystem.core().profiler;
     let (run, countdown) = (profiler.run.load(Relaxed), profiler.countdown(0));
-    let sample = || profiler.own_sample(run, countdown, 64, "one-more");
+    let sample = || profiler.sample_own_object(run, countdown, 64, "one-more");
     let lost = || profiler.noted.lock().lost;
     let names: Vec<_> = (0..SITES).map(|n| format!("cache-{n}")).collect();
     {

@@ -101,7 +101,7 @@ pub(crate) trait Reap: Send + Sync {
     /// Ends a reaping interval. Returns the number of bytes decommitted.
     fn end_interval(&self) -> usize;
     /// Frees all unused memory, when the system is short of memory.
-    fn relieve(&self);
+    fn free_unused(&self);
     /// Counter of changes: if it is unchanged, another interval finds no work.
     fn changes(&self) -> u64;
     /// Returns `true` if the next interval is needed: a cache has a waiter, or the state [changed](Self::changes)

@@ -132,7 +132,7 @@ impl Shadow {
     }
     /// Removes the owner of memory that is about to be freed.
     #[track_caller]
-    pub(super) fn disown(&self, object: Object) {
+    pub(super) fn remove_owner(&self, object: Object) {
         object.verify("an object in use");
         let known = self.books.borrow_mut().owned.remove(&object.at.addr().get());
         assert!(known.is_some(), "an object of nobody");
@@ -159,7 +159,7 @@ impl Shrinker for Hoard {
         let dropped = (0..objects).map_while(|i| pop(&i));
         dropped
             .map(|object| {
-                self.0.disown(object);
+                self.0.remove_owner(object);
                 // SAFETY: the object no longer has a user.
                 unsafe { core.free(object.at) };
             })

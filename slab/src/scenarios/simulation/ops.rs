@@ -53,7 +53,7 @@ pub(super) const OPS: &[(&str, char, u64, Does)] = &[
     ("drain_all", 'e', 3, |s, t| s.world.subsystem.drain_cpus(t.a as u32 % s.cpus()..s.cpus())),
     ("report", 'e', 1, |s, _| drop((s.world.subsystem.info(), s.world.subsystem.slabinfo()))),
     ("interval", 'i', 4, |s, _| _ = s.world.subsystem.end_interval()),
-    ("relieve", 'i', 3, |s, _| crate::reclaim::reaper::Reap::relieve(&**s.world.core())),
+    ("relieve", 'i', 3, |s, _| crate::reclaim::reaper::Reap::free_unused(&**s.world.core())),
     ("release", 'i', 3, |s, _| _ = s.world.subsystem.pages().decommit()),
     ("decommit", 'i', 2, |s, _| _ = s.world.subsystem.pages().decommit_free()),
     ("destroy", 'd', 4, destroy),
@@ -102,7 +102,7 @@ impl Side<'_> {
         self.hold(self.world.adopted(self.number(a), slot, at));
     }
     #[track_caller]
-    fn got_any(&self, at: NonNull<u8>, len: usize, of: Of) {
+    fn has_any(&self, at: NonNull<u8>, len: usize, of: Of) {
         self.hold(self.world.shadow.adopt(Object { at, len, made: 0, stamp: 0, of }));
     }
     /// Checks that an allocation may fail with this error.
@@ -228,7 +228,7 @@ fn prefill(s: &Side<'_>, t: &Told) {
                 if t.b & 4 == 0 {
                     s.hold(object);
                 } else {
-                    s.world.shadow.disown(object);
+                    s.world.shadow.remove_owner(object);
                     // SAFETY: the object belongs to this cache, and has no user.
                     unsafe { prefilled.free(at) };
                     break;
@@ -243,7 +243,7 @@ fn defer(s: &Side<'_>, t: &Told) {
     let Some(object) = s.pick(t.a) else { return };
     match object.of {
         Of::Cache(number, of) if let Some(slot) = s.world.slot(number).filter(|slot| slot.number == of) => {
-            s.world.shadow.disown(object);
+            s.world.shadow.remove_owner(object);
             s.books(|books| {
                 let readers = books.readers.iter().copied().collect();
                 books.waiting.insert(object.at.addr().get(), (object.stamp, readers));
@@ -365,7 +365,7 @@ fn pool_alloc(s: &Side<'_>, _: &Told) {
         books.pool_most.iter_mut().for_each(|most| *most = out.max(*most));
     });
     match pool.alloc(Gfp::KERNEL) {
-        Ok(at) => s.got_any(at, 64, Of::Pool),
+        Ok(at) => s.has_any(at, 64, Of::Pool),
         Err(error) => s.books(|books| {
             books.pool_out -= 1;
             let (most, least) = (books.pool_most[s.me], s.world.script.setup.pool as usize);
@@ -459,13 +459,13 @@ fn pages(s: &Side<'_>, t: &Told) {
     // A quarter of the blocks are split, so that each page is freed separately.
     for part in block.split(if t.b < 12 { order } else { Order::ZERO }) {
         let (order, pfn) = (part.order(), part.into_pfn());
-        s.got_any(pages.address(pfn), order.bytes(), Of::Pages(pfn, order));
+        s.has_any(pages.address(pfn), order.bytes(), Of::Pages(pfn, order));
     }
 }
 fn large(s: &Side<'_>, t: &Told) {
     let order = Order::new((t.a % 3).min(s.world.script.setup.order) as u8).expect("small");
     if let Ok(at) = s.world.core().alloc_large(order.bytes(), gfp(t.b)) {
-        s.got_any(at, order.bytes(), Of::Large(order));
+        s.has_any(at, order.bytes(), Of::Large(order));
     }
 }
 fn kmalloc(s: &Side<'_>, t: &Told) {
@@ -477,7 +477,7 @@ fn kmalloc(s: &Side<'_>, t: &Told) {
         // SAFETY: the memory was just allocated.
         let usable = unsafe { kmalloc.usable_size(at) };
         assert!(usable >= size, "{usable} bytes can be used of {size}");
-        s.got_any(at, size, Of::Any);
+        s.has_any(at, size, Of::Any);
     }
 }
 fn huge(s: &Side<'_>, t: &Told) {
@@ -485,7 +485,7 @@ fn huge(s: &Side<'_>, t: &Told) {
     let layout = Layout::from_size_align(bytes, 4096).expect("small");
     if let Ok(at) = s.world.core().alloc_huge(layout, Gfp::KERNEL) {
         // Only the ends of the memory are written, because writing all of it would take most of the time.
-        s.got_any(at, 64, Of::Huge);
+        s.has_any(at, 64, Of::Huge);
     }
 }
 

@@ -1,6 +1,6 @@
 //! The lab `merge`, in which a student writes buddy merging.
 
-use super::reference::merge::Mine;
+use super::reference::merge::Exercise;
 use super::run::{Failure, LAWS, said};
 use super::verdict::{Check, Verdict};
 use crate::course::questions::ask::random;
@@ -226,7 +226,7 @@ fn run<B: Buddy>(ops: &[Op]) -> Result<u64, (usize, Wrong)> {
 /// Judges a student's implementation of splitting and merging.
 pub fn merge<B: Buddy>(seed: u32) -> Verdict {
     let ops = ops(seed);
-    let reference = run::<Mine>(&ops).expect("the exercise is done");
+    let reference = run::<Exercise>(&ops).expect("the exercise is done");
     let (checks, failure) = match run::<B>(&ops) {
         Ok(looks) => {
             let laws =

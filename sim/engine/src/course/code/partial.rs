@@ -1,6 +1,6 @@
 //! The lab `partial`, in which a student chooses the slab that serves.
 
-use super::reference::partial::Mine;
+use super::reference::partial::Exercise;
 use super::run::{Broken, run};
 use super::streams::grows_and_falls;
 use super::verdict::{Check, Verdict};
@@ -34,7 +34,7 @@ impl Costs {
 /// Judges a student's policy for choosing the partial slab to serve from.
 pub fn partial<P: Policy>(seed: u32) -> Verdict {
     let stream = grows_and_falls(LAB, seed);
-    let Ok(reference) = Costs::of::<Mine>(&stream) else { unreachable!("the exercise is done") };
+    let Ok(reference) = Costs::of::<Exercise>(&stream) else { unreachable!("the exercise is done") };
     let own = match Costs::of::<P>(&stream) {
         Ok(own) => own,
         Err(broken) => return Verdict::broken::<P>(LAB, seed, &stream, broken),

@@ -1,13 +1,13 @@
 //! The lab `reaping`, in which a student decides how many magazines a depot keeps.
 
 use super::exchange::ROUNDS;
-use super::reference::{exchange, reaping::Mine};
+use super::reference::{exchange, reaping::Exercise};
 use super::run::{Broken, run};
 use super::streams::days;
 use super::verdict::{Check, Verdict};
 use crate::design::NoMemory;
 use crate::held::{Held, Holder};
-use crate::model::{Deed, Op, Policy};
+use crate::model::{CostEvent, Op, Policy};
 use crate::models::bonwick94::{self, release_empty};
 use crate::slabs::Object;
 use crate::stream::{CacheInfo, Stream};
@@ -32,18 +32,18 @@ pub trait Reaper: Default + fmt::Debug {
 /// A depot that flushes as many magazines as a student's reaper decides.
 #[derive(Debug)]
 struct Reaped<R> {
-    layer: exchange::Mine<Object>,
+    layer: exchange::Exercise<Object>,
     reaper: R,
     /// The number of full magazines kept at the end of each interval, summed.
     kept: u64,
 }
 
 impl<R: Reaper> Reaped<R> {
-    fn told<T>(&mut self, op: &mut Op<'_>, act: impl FnOnce(&exchange::Mine<Object>) -> T) -> T {
+    fn told<T>(&mut self, op: &mut Op<'_>, act: impl FnOnce(&exchange::Exercise<Object>) -> T) -> T {
         let before = visits();
         let done = act(&self.layer);
         if visits() != before {
-            op.did(Deed::Exchange);
+            op.did(CostEvent::Exchange);
             self.reaper.visited(self.layer.full(|full| full.len()));
         }
         done
@@ -68,7 +68,7 @@ impl<R: Reaper> Policy for Reaped<R> {
         if let Some(object) = self.told(op, |layer| layer.alloc(cpu)) {
             return Ok(object);
         }
-        op.did(Deed::Refill(1));
+        op.did(CostEvent::Refill(1));
         bonwick94::take(op)
     }
     fn free(&mut self, op: &mut Op<'_>, object: Object) {
@@ -105,7 +105,7 @@ impl<R: Reaper> Policy for Reaped<R> {
 fn costs<R: Reaper>(stream: &Stream) -> Result<Vec<(u64, u64)>, Broken> {
     let (mut costs, mut slabs) = (vec![], 0);
     run::<Reaped<R>>(stream, |_, model| {
-        slabs += u64::from(model.deeds().contains(&Deed::Refill(1)));
+        slabs += u64::from(model.cost_events().contains(&CostEvent::Refill(1)));
         let kept = model.cache(0).map_or(0, |(_, policy)| policy.kept);
         costs.push((kept, slabs));
     })?;
@@ -118,7 +118,7 @@ fn sum((kept, slabs): (u64, u64)) -> u64 {
 /// Judges a student's reaper.
 pub fn reaping<R: Reaper>(seed: u32) -> Verdict {
     let stream = days(LAB, seed, INTERVAL);
-    let Ok(reference) = costs::<Mine>(&stream) else { unreachable!("the exercise is done") };
+    let Ok(reference) = costs::<Exercise>(&stream) else { unreachable!("the exercise is done") };
     let own = match costs::<R>(&stream) {
         Ok(own) => own,
         Err(broken) => return Verdict::broken::<Reaped<R>>(LAB, seed, &stream, broken),

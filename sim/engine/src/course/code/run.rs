@@ -93,7 +93,7 @@ pub(super) fn moments<P: Policy>(lab: &str, stream: &Stream, Broken { at, wrong 
         let mut owners = BTreeMap::new();
         for moment in 0..=at {
             let view = catch_panic(|| {
-                let steps = engine.run_and_tell(moment).ok()?;
+                let steps = engine.run_with_steps(moment).ok()?;
                 for step in steps.iter().filter(|step| matches!(step.what, What::Alloc)) {
                     owners.insert(step.object, (moment, step.cpu));
                 }

@@ -40,10 +40,10 @@ fn fails_with(verdict: &Verdict, expected: &str) {
 fn solved_exercises_pass_on_each_seed() {
     for seed in SEEDS {
         for verdict in [
-            merge::<reference::merge::Mine>(seed),
-            partial::<reference::partial::Mine>(seed),
-            exchange::<reference::exchange::Mine<_>>(seed),
-            reaping::<reference::reaping::Mine>(seed),
+            merge::<reference::merge::Exercise>(seed),
+            partial::<reference::partial::Exercise>(seed),
+            exchange::<reference::exchange::Exercise<_>>(seed),
+            reaping::<reference::reaping::Exercise>(seed),
         ] {
             assert!(verdict.holds(), "{}: {:?}", verdict.lab, fails(&verdict));
             assert_eq!(verdict.failure, None);
@@ -56,16 +56,16 @@ fn solved_exercises_pass_on_each_seed() {
 #[test]
 fn unsolved_exercises_run_and_fail() {
     for seed in SEEDS {
-        fails_with(&merge::<handed_out::merge::Mine>(seed), "are buddies, both free, and not merged");
-        fails_with(&partial::<handed_out::partial::Mine>(seed), "mean number of slabs");
-        fails_with(&exchange::<handed_out::exchange::Mine<_>>(seed), "visits to the depot");
-        fails_with(&reaping::<handed_out::reaping::Mine>(seed), "costs");
+        fails_with(&merge::<handed_out::merge::Exercise>(seed), "are buddies, both free, and not merged");
+        fails_with(&partial::<handed_out::partial::Exercise>(seed), "mean number of slabs");
+        fails_with(&exchange::<handed_out::exchange::Exercise<_>>(seed), "visits to the depot");
+        fails_with(&reaping::<handed_out::reaping::Exercise>(seed), "costs");
     }
 }
 
 #[test]
 fn different_seeds_give_different_streams() {
-    let found = |seed| partial::<reference::partial::Mine>(seed).checks[0].found.clone();
+    let found = |seed| partial::<reference::partial::Exercise>(seed).checks[0].found.clone();
     assert_ne!(found(1), found(2));
     assert_eq!(found(1), found(1));
 }
@@ -79,7 +79,7 @@ macro_rules! merges {
         struct $name;
         impl Buddy for $name {
             fn alloc(lists: &mut FreeLists, order: u8) -> Option<u32> {
-                reference::merge::Mine::alloc(lists, order)
+                reference::merge::Exercise::alloc(lists, order)
             }
             fn free($lists: &mut FreeLists, $page: u32, $order: u8) $free
         }
@@ -134,19 +134,19 @@ fn allocation_that_fails_early_or_returns_twice_is_detected() {
             lists.pop(order)
         }
         fn free(lists: &mut FreeLists, page: u32, order: u8) {
-            reference::merge::Mine::free(lists, page, order);
+            reference::merge::Exercise::free(lists, page, order);
         }
     }
     #[derive(Debug)]
     struct Twice;
     impl Buddy for Twice {
         fn alloc(lists: &mut FreeLists, order: u8) -> Option<u32> {
-            let page = reference::merge::Mine::alloc(lists, order)?;
+            let page = reference::merge::Exercise::alloc(lists, order)?;
             lists.push(page, order);
             Some(page)
         }
         fn free(lists: &mut FreeLists, page: u32, order: u8) {
-            reference::merge::Mine::free(lists, page, order);
+            reference::merge::Exercise::free(lists, page, order);
         }
     }
     fails_with(&merge::<NeverSplits>(1), "is refused, and one is free that is large enough");
@@ -192,7 +192,7 @@ impl<const HOW: u8> Policy for Wrong<HOW> {
     const NAME: &'static str = "wrong";
     const ABOUT: &'static str = "wrong";
     type Knobs = ();
-    const LISTS: &'static [&'static str] = reference::partial::Mine::LISTS;
+    const LISTS: &'static [&'static str] = reference::partial::Exercise::LISTS;
     fn new(_: &CacheInfo, _: Cpus, _: &Geometry, _: &()) -> Self {
         Self(None, 0)
     }
@@ -200,7 +200,7 @@ impl<const HOW: u8> Policy for Wrong<HOW> {
         match self.0.filter(|_| HOW == 1) {
             Some(object) => Ok(object),
             None => {
-                let object = reference::partial::Mine.alloc(op)?;
+                let object = reference::partial::Exercise.alloc(op)?;
                 self.0 = Some(object);
                 Ok(object)
             }
@@ -212,7 +212,7 @@ impl<const HOW: u8> Policy for Wrong<HOW> {
             0 if self.1 == 100 => {}
             2 if op.slabs.free(object.slab) + 1 == op.slabs.objects() => op.slabs.put(object),
             3 => panic!("free number {} is too much", self.1),
-            _ => reference::partial::Mine.free(op, object),
+            _ => reference::partial::Exercise.free(op, object),
         }
     }
     fn shrink(&mut self, _: &mut Op<'_>) -> u64 {

@@ -102,7 +102,7 @@ impl Ran {
                 let mut run = |engine: &mut Engine<'_, D>, to| {
                     while engine.operations() < to {
                         let next = engine.operations() + 1;
-                        did.push(engine.run_and_tell(next).expect("a script is no damaged stream"));
+                        did.push(engine.run_with_steps(next).expect("a script is no damaged stream"));
                     }
                     engine.view(vec![], &[])
                 };

@@ -17,7 +17,7 @@ fn slab_is_filled_before_the_next_is_created() {
         assert_eq!((script.counts(), script.slab_of(3)), ((1, 4), 0));
         script.alloc(0, 1);
         assert_eq!((script.counts(), script.slab_of(4)), ((2, 5), 1));
-        assert_eq!(script.deeds(), [Deed::Made, Deed::Refill(1)]);
+        assert_eq!(script.cost_events(), [CostEvent::Made, CostEvent::Refill(1)]);
     });
 }
 
@@ -73,9 +73,9 @@ fn requests_of_all_cpus_are_treated_alike() {
         script.alloc(0, 2);
         let place = script.place(0);
         script.free(1, [0]);
-        assert_eq!(script.deeds(), [Deed::Flush(1)]);
+        assert_eq!(script.cost_events(), [CostEvent::Flush(1)]);
         script.alloc(2, 1);
-        assert_eq!((script.place(2), script.deeds()), (place, &[Deed::Refill(1)][..]));
+        assert_eq!((script.place(2), script.cost_events()), (place, &[CostEvent::Refill(1)][..]));
     });
 }
 

@@ -14,9 +14,12 @@ fn play(play: impl FnOnce(&mut Script<'_, Magazines01>)) {
 fn allocations_do_not_fill_magazines() {
     play(|script| {
         script.alloc(0, 1);
-        assert_eq!((script.counts(), script.deeds()), ((1, 1), &[Deed::Made, Deed::Refill(1)][..]));
+        assert_eq!(
+            (script.counts(), script.cost_events()),
+            ((1, 1), &[CostEvent::Made, CostEvent::Refill(1)][..])
+        );
         script.alloc(0, 1);
-        assert_eq!((script.counts(), script.deeds()), ((1, 2), &[Deed::Refill(1)][..]));
+        assert_eq!((script.counts(), script.cost_events()), ((1, 2), &[CostEvent::Refill(1)][..]));
     });
 }
 
@@ -26,13 +29,13 @@ fn frees_fill_magazines_in_lifo_order() {
         script.alloc(0, 4);
         let place = script.place(2);
         script.free(0, [0]);
-        assert_eq!(script.deeds(), [Deed::Exchange], "the new magazine comes by way of the depot");
+        assert_eq!(script.cost_events(), [CostEvent::Exchange], "the new magazine comes by way of the depot");
         script.free(0, [1]);
-        assert_eq!(script.deeds(), []);
+        assert_eq!(script.cost_events(), []);
         script.free(0, [2]);
-        assert_eq!((script.counts(), script.deeds()), ((1, 4), &[Deed::Exchange][..]));
+        assert_eq!((script.counts(), script.cost_events()), ((1, 4), &[CostEvent::Exchange][..]));
         script.alloc(0, 1);
-        assert_eq!((script.place(4), script.deeds()), (place, &[][..]));
+        assert_eq!((script.place(4), script.cost_events()), (place, &[][..]));
     });
 }
 
@@ -45,7 +48,7 @@ fn full_magazine_moves_from_one_cpu_to_another() {
         // and 3.
         script.free(0, 0..8);
         script.alloc(1, 1);
-        assert_eq!((script.place(8), script.deeds()), (place, &[Deed::Exchange][..]));
+        assert_eq!((script.place(8), script.cost_events()), (place, &[CostEvent::Exchange][..]));
     });
 }
 
@@ -58,9 +61,9 @@ fn alternating_operations_at_a_magazines_end_avoid_the_depot() {
         for _ in 0..6 {
             let number = script.numbers() - 1;
             script.free(0, [number]);
-            assert_eq!(script.deeds(), []);
+            assert_eq!(script.cost_events(), []);
             script.alloc(0, 1);
-            assert_eq!(script.deeds(), []);
+            assert_eq!(script.cost_events(), []);
         }
     });
 }
@@ -83,7 +86,7 @@ fn without_contention_magazines_keep_their_size() {
         assert_eq!(script.counts(), (2, 8));
         script.alloc(1, 2);
         script.free(1, [8, 9]);
-        assert_eq!(script.deeds(), [], "it still has room for two");
+        assert_eq!(script.cost_events(), [], "it still has room for two");
     });
 }
 

@@ -24,11 +24,17 @@ fn play(min_partial: usize, play: impl FnOnce(&mut Script<'_, Sheaves<Node>>)) {
 fn miss_fills_a_sheaf_and_lists_the_rest_of_the_new_slab() {
     play(5, |script| {
         script.alloc(0, 1);
-        assert_eq!((script.counts(), script.deeds()), ((1, 2), &[Deed::Miss, Deed::Made, Deed::Relist][..]));
+        assert_eq!(
+            (script.counts(), script.cost_events()),
+            ((1, 2), &[CostEvent::Miss, CostEvent::Made, CostEvent::Relist][..])
+        );
         script.alloc(0, 1);
-        assert_eq!(script.deeds(), []);
+        assert_eq!(script.cost_events(), []);
         script.alloc(0, 1);
-        assert_eq!(script.deeds(), [Deed::Miss, Deed::Refill(2), Deed::Remote, Deed::Relist]);
+        assert_eq!(
+            script.cost_events(),
+            [CostEvent::Miss, CostEvent::Refill(2), CostEvent::Remote, CostEvent::Relist]
+        );
         assert_eq!(script.counts(), (1, 4));
     });
 }
@@ -39,13 +45,13 @@ fn main_and_spare_sheaf_are_swapped() {
         script.alloc(0, 4);
         let place = script.place(1);
         script.free(0, [0, 1]);
-        assert_eq!(script.deeds(), []);
+        assert_eq!(script.cost_events(), []);
         script.free(0, [2]);
-        assert_eq!(script.deeds(), [Deed::Swap]);
+        assert_eq!(script.cost_events(), [CostEvent::Swap]);
         script.alloc(0, 1);
-        assert_eq!(script.deeds(), []);
+        assert_eq!(script.cost_events(), []);
         script.alloc(0, 1);
-        assert_eq!((script.place(5), script.deeds()), (place, &[Deed::Swap][..]));
+        assert_eq!((script.place(5), script.cost_events()), (place, &[CostEvent::Swap][..]));
     });
 }
 
@@ -56,9 +62,9 @@ fn full_sheaf_moves_from_one_cpu_to_another() {
         let place = script.place(3);
         script.free(0, 0..4);
         script.free(0, [4]);
-        assert_eq!(script.deeds(), [Deed::Exchange]);
+        assert_eq!(script.cost_events(), [CostEvent::Exchange]);
         script.alloc(1, 1);
-        assert_eq!((script.place(8), script.deeds()), (place, &[Deed::Exchange][..]));
+        assert_eq!((script.place(8), script.cost_events()), (place, &[CostEvent::Exchange][..]));
     });
 }
 
@@ -71,8 +77,8 @@ fn barn_stores_ten_full_sheaves() {
         script.free(0, [24]);
         // The spare sheaf is flushed: its two objects are free in listed slabs.
         assert_eq!(
-            (script.counts(), script.deeds()),
-            ((5, 38), &[Deed::Miss, Deed::Remote, Deed::Relist][..])
+            (script.counts(), script.cost_events()),
+            ((5, 38), &[CostEvent::Miss, CostEvent::Remote, CostEvent::Relist][..])
         );
     });
 }
@@ -131,11 +137,14 @@ fn rcu_freed_objects_wait_as_a_full_sheaf() {
         script.free_after_grace(0, [1]);
         // The rcu sheaf is full. Before the grace period ends, other CPUs refill from slabs.
         script.alloc(1, 1);
-        assert_eq!(script.deeds(), [Deed::Miss, Deed::Refill(2), Deed::Remote, Deed::Relist]);
+        assert_eq!(
+            script.cost_events(),
+            [CostEvent::Miss, CostEvent::Refill(2), CostEvent::Remote, CostEvent::Relist]
+        );
         script.alloc(1, 1);
         script.wait(1);
         script.alloc(1, 1);
-        assert_eq!(script.deeds(), [Deed::Exchange], "the barn has it");
+        assert_eq!(script.cost_events(), [CostEvent::Exchange], "the barn has it");
         script.free_after_grace(1, [2]);
         assert_eq!(script.shrink().0, 2, "one in the main sheaf, one in the rcu sheaf");
     });
@@ -145,23 +154,26 @@ fn rcu_freed_objects_wait_as_a_full_sheaf() {
 fn linux_6_18_uses_sheaves_in_two_caches() {
     script(SIZE, Knobs::default(), |script: &mut Script<'_, Sheaves<Slub>>| {
         script.alloc(0, 1);
-        assert_eq!(script.deeds(), [Deed::Made]);
+        assert_eq!(script.cost_events(), [CostEvent::Made]);
     });
     script(SIZE, knobs(2, 0), |script: &mut Script<'_, Sheaves<Slub>>| {
         script.alloc_without_blocking(0, 1);
-        assert_eq!(script.deeds(), [Deed::Miss, Deed::Made]);
+        assert_eq!(script.cost_events(), [CostEvent::Miss, CostEvent::Made]);
         script.alloc(0, 1);
-        assert_eq!((script.counts(), script.deeds()), ((1, 8), &[Deed::Miss, Deed::Refill(2)][..]));
+        assert_eq!(
+            (script.counts(), script.cost_events()),
+            ((1, 8), &[CostEvent::Miss, CostEvent::Refill(2)][..])
+        );
     });
     play(0, |script| {
         script.alloc_without_blocking(0, 1);
-        assert_eq!((script.counts(), script.deeds().len()), ((1, 2), 3), "7.x fills one for all");
+        assert_eq!((script.counts(), script.cost_events().len()), ((1, 2), 3), "7.x fills one for all");
     });
 }
 
 #[test]
 fn sheaf_capacity_follows_object_size_or_the_recording() {
-    fn capacity<B: Below>(name: &str, size: usize, recorded: Option<u32>) -> usize {
+    fn capacity<B: SlabLayer>(name: &str, size: usize, recorded: Option<u32>) -> usize {
         let info = CacheInfo {
             sheaf_capacity: recorded,
             ..CacheInfo::new(name, crate::stream::Kind::Named, size as u32)

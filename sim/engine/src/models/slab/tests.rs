@@ -19,11 +19,11 @@ fn miss_fetches_a_batch() {
     play(|script| {
         script.alloc(0, 1);
         assert_eq!(
-            (script.counts(), script.deeds()),
-            ((1, 2), &[Deed::Miss, Deed::Made, Deed::Refill(2)][..])
+            (script.counts(), script.cost_events()),
+            ((1, 2), &[CostEvent::Miss, CostEvent::Made, CostEvent::Refill(2)][..])
         );
         script.alloc(0, 1);
-        assert_eq!((script.counts(), script.deeds()), ((1, 2), &[][..]), "the other one of the batch");
+        assert_eq!((script.counts(), script.cost_events()), ((1, 2), &[][..]), "the other one of the batch");
         script.alloc(0, 1);
         assert_eq!(script.counts(), (1, 4));
     });
@@ -35,9 +35,9 @@ fn full_array_moves_its_oldest_objects_to_the_shared_array() {
         script.alloc(0, 6);
         let places = [0, 1].map(|number| script.place(number));
         script.free(0, 0..4);
-        assert_eq!(script.deeds(), []);
+        assert_eq!(script.cost_events(), []);
         script.free(0, [4]);
-        assert_eq!((script.counts(), script.deeds()), ((2, 6), &[Deed::Exchange][..]));
+        assert_eq!((script.counts(), script.cost_events()), ((2, 6), &[CostEvent::Exchange][..]));
         script.alloc(1, 2);
         assert_eq!([script.place(7), script.place(6)], places, "another CPU gets them, the younger first");
     });
@@ -48,7 +48,7 @@ fn objects_beyond_the_shared_array_are_freed_to_their_slabs() {
     play(|script| {
         script.alloc(0, 8);
         script.free(0, 0..7);
-        assert_eq!((script.counts(), script.deeds()), ((2, 6), &[Deed::Flush(2)][..]));
+        assert_eq!((script.counts(), script.cost_events()), ((2, 6), &[CostEvent::Flush(2)][..]));
     });
 }
 

@@ -1,7 +1,7 @@
 use super::*;
 use crate::design::{At, Design};
 use crate::machine::Machine;
-use crate::model::{Given, Model};
+use crate::model::{Model, ModelObject};
 use crate::pages::Pages;
 use crate::shipping::Shipping;
 use crate::stream::Kind;
@@ -27,19 +27,19 @@ fn play(knobs: Knobs, play: impl FnOnce(&mut Script<'_, Uslab>)) {
 #[test]
 fn each_fill_doubles_and_takes_listed_objects() {
     play(Knobs::default(), |script| {
-        let mut told = |expected: &[Deed], counts| {
+        let mut told = |expected: &[CostEvent], counts| {
             script.alloc(0, 1);
-            assert_eq!((script.deeds(), script.counts()), (expected, counts));
+            assert_eq!((script.cost_events(), script.counts()), (expected, counts));
         };
-        told(&[Deed::Refill(0), Deed::Made, Deed::Refill(1)], (1, 1));
-        told(&[Deed::Refill(2)], (1, 3));
+        told(&[CostEvent::Refill(0), CostEvent::Made, CostEvent::Refill(1)], (1, 1));
+        told(&[CostEvent::Refill(2)], (1, 3));
         told(&[], (1, 3));
-        told(&[Deed::Refill(4)], (1, 7));
+        told(&[CostEvent::Refill(4)], (1, 7));
         (0..3).for_each(|_| told(&[], (1, 7)));
         // The fill may take eight objects, but the slab has one.
-        told(&[Deed::Refill(1)], (1, 8));
+        told(&[CostEvent::Refill(1)], (1, 8));
         // The next fill may take sixteen objects, but a slab has eight.
-        told(&[Deed::Refill(0), Deed::Made, Deed::Refill(8)], (2, 16));
+        told(&[CostEvent::Refill(0), CostEvent::Made, CostEvent::Refill(8)], (2, 16));
     });
 }
 
@@ -51,7 +51,7 @@ fn full_stack_doubles_its_capacity() {
         let mut widened = vec![];
         for number in 0..40 {
             script.free(0, [number]);
-            widened.extend((script.deeds() == [Deed::Widened]).then_some(number + 1));
+            widened.extend((script.cost_events() == [CostEvent::Widened]).then_some(number + 1));
         }
         assert_eq!(widened, [1, 2, 3, 5, 9, 17, 33], "objects on the stack when it had no place");
     });
@@ -63,9 +63,9 @@ fn a_magazine_in_the_depot(script: &mut Script<'_, Uslab>) -> [(u64, u16); 2] {
     script.alloc(0, 6);
     let places = [2, 1].map(|number| script.place(number));
     script.free(0, 0..3);
-    assert_eq!((script.deeds(), script.counts()), (&[][..], (1, 7)), "with these the stack is full");
+    assert_eq!((script.cost_events(), script.counts()), (&[][..], (1, 7)), "with these the stack is full");
     script.free(0, [3]);
-    assert_eq!((script.deeds(), script.counts()), (&[Deed::Exchange][..], (1, 7)));
+    assert_eq!((script.cost_events(), script.counts()), (&[CostEvent::Exchange][..], (1, 7)));
     places
 }
 
@@ -74,9 +74,9 @@ fn newest_magazine_of_a_full_stack_reaches_another_cpu_by_the_depot() {
     play(knobs(2, 1), |script| {
         let places = a_magazine_in_the_depot(script);
         script.alloc(1, 1);
-        assert_eq!((script.place(6), script.deeds()), (places[0], &[Deed::Exchange][..]));
+        assert_eq!((script.place(6), script.cost_events()), (places[0], &[CostEvent::Exchange][..]));
         script.alloc(1, 1);
-        assert_eq!((script.place(7), script.deeds()), (places[1], &[][..]));
+        assert_eq!((script.place(7), script.cost_events()), (places[1], &[][..]));
     });
 }
 
@@ -86,18 +86,25 @@ fn objects_beyond_a_full_depot_are_freed_to_their_slabs() {
         a_magazine_in_the_depot(script);
         script.free(0, [4]);
         script.free(0, [5]);
-        assert_eq!((script.deeds(), script.counts()), (&[Deed::Miss, Deed::Flush(2)][..], (1, 5)));
+        assert_eq!(
+            (script.cost_events(), script.counts()),
+            (&[CostEvent::Miss, CostEvent::Flush(2)][..], (1, 5))
+        );
     });
     play(knobs(2, 0), |script| {
         script.alloc(0, 6);
         script.free(0, 0..4);
-        assert_eq!(script.deeds(), [Deed::Flush(2)], "nobody asks a depot that takes nothing");
+        assert_eq!(script.cost_events(), [CostEvent::Flush(2)], "nobody asks a depot that takes nothing");
     });
     play(knobs(40, 0), |script| {
         script.alloc(0, 81);
         assert_eq!(script.counts(), (11, 88), "seven are left on the stack");
         script.free(0, 0..74);
-        assert_eq!(script.deeds(), [Deed::Flush(32), Deed::Flush(8)], "not more in one hold of the lock");
+        assert_eq!(
+            script.cost_events(),
+            [CostEvent::Flush(32), CostEvent::Flush(8)],
+            "not more in one hold of the lock"
+        );
     });
 }
 
@@ -124,7 +131,10 @@ fn emptied_slab_is_freed_if_six_slabs_have_room() {
         assert_eq!(script.counts(), (8, 18));
         // The sixth slab becomes empty while six slabs have room, so it is freed; the seventh is freed later.
         script.free(0, [48]);
-        assert_eq!((script.deeds(), script.counts()), (&[Deed::Flush(1), Deed::Released][..], (7, 17)));
+        assert_eq!(
+            (script.cost_events(), script.counts()),
+            (&[CostEvent::Flush(1), CostEvent::Released][..], (7, 17))
+        );
         script.free(0, 49..64);
         assert_eq!(script.counts(), (6, 2));
     });
@@ -252,7 +262,7 @@ struct Pair<'m, 'p> {
     model: Model<'p, Uslab>,
     /// For each cache, the slab at each page, identified by the number of slabs created before it.
     born: Vec<HashMap<u32, u64>>,
-    held: Vec<(usize, Block<'m>, Given<'p>)>,
+    held: Vec<(usize, Block<'m>, ModelObject<'p>)>,
 }
 
 /// The shipping code's counts of a cache.
@@ -288,7 +298,7 @@ impl<'m, 'p> Pair<'m, 'p> {
             // The slab was created for this allocation.
             self.born[cache].insert(page, before.slabs_made);
         }
-        let Given::Object(object) = given else { unreachable!("it has a slab") };
+        let ModelObject::Object(object) = given else { unreachable!("it has a slab") };
         let (slabs, _) = self.model.cache(number).expect("a cache with slabs");
         assert_eq!(
             (slabs.born(object.slab), object.index),
@@ -338,21 +348,21 @@ impl<'m, 'p> Pair<'m, 'p> {
         let after = self.see(cache);
         let (told, did) = (class(paths, self.model.paths()), class(before.paths, after.paths));
         let did = if did == Path::Commit { beside_memory(before, &after) } else { did };
-        assert_eq!(told, did, "the class of {:?}, from {before:?} to {after:?}", self.model.deeds());
-        let count = |of: fn(&Deed) -> u64| self.model.deeds().iter().map(of).sum::<u64>();
+        assert_eq!(told, did, "the class of {:?}, from {before:?} to {after:?}", self.model.cost_events());
+        let count = |of: fn(&CostEvent) -> u64| self.model.cost_events().iter().map(of).sum::<u64>();
         let some = |n: u64| u64::from(n > 0);
         let (from, to) = (
-            count(|deed| if let Deed::Refill(n) = deed { u64::from(*n) } else { 0 }),
-            count(|deed| if let Deed::Flush(n) = deed { u64::from(*n) } else { 0 }),
+            count(|deed| if let CostEvent::Refill(n) = deed { u64::from(*n) } else { 0 }),
+            count(|deed| if let CostEvent::Flush(n) = deed { u64::from(*n) } else { 0 }),
         );
         let (made, released) =
-            (count(|d| u64::from(*d == Deed::Made)), count(|d| u64::from(*d == Deed::Released)));
+            (count(|d| u64::from(*d == CostEvent::Made)), count(|d| u64::from(*d == CostEvent::Released)));
         for (what, told, did) in [
             ("slabs made", made, after.slabs_made - before.slabs_made),
             ("slabs given back", released, after.slabs_released - before.slabs_released),
             (
                 "visits to the depot",
-                count(|deed| u64::from(*deed == Deed::Exchange)),
+                count(|deed| u64::from(*deed == CostEvent::Exchange)),
                 after.depot_exchanges - before.depot_exchanges,
             ),
             ("fills", some(from), after.fills - before.fills),
@@ -363,7 +373,7 @@ impl<'m, 'p> Pair<'m, 'p> {
                 after.free_in_slabs + from + released * after.objs_per_slab,
             ),
         ] {
-            assert_eq!(told, did, "{what}: {:?}, from {before:?} to {after:?}", self.model.deeds());
+            assert_eq!(told, did, "{what}: {:?}, from {before:?} to {after:?}", self.model.cost_events());
         }
         self.compare(cache);
         after

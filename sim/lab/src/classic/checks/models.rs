@@ -99,7 +99,7 @@ pub(super) fn makes_one() {
 }
 
 /// Two frees make a magazine each, and the other CPU may take one of the magazines.
-pub(super) fn both_make() {
+pub(super) fn two_frees_make_magazines() {
     let world = World::new(2, 1, 6).cpu(0, &[1], &[2]).cpu(1, &[3], &[4]).out(&[5, 6]).nothing_else();
     let five = |world: &World| {
         world.free(5);
@@ -135,7 +135,7 @@ pub(super) fn drained(script: Script) {
     };
     let world = run(world, (script, works), &[(Script::on(1), drain)]);
     drain(&world);
-    world.cpus_have_nothing();
+    world.assert_cpus_are_empty();
     assert!(world.cache.slab().count() >= 2, "a drain gives all to the slab layer");
 }
 
@@ -185,7 +185,8 @@ fn exchanges(world: &World) -> Kept {
 /// A reap runs concurrently with an exchange: the magazine that the exchange returned stays, whatever the depot held
 /// before.
 pub(super) fn reaped() {
-    let world = World::new(1, 1, 4).cpu(0, &[], &[]).in_depot(&[1]).long_ago().out(&[2, 3, 4]).nothing_else();
+    let world =
+        World::new(1, 1, 4).cpu(0, &[], &[]).in_depot(&[1]).before_interval().out(&[2, 3, 4]).nothing_else();
     let reap = |world: &World| {
         assert!(world.cache.reap() <= 1);
         vec![Some(4)]

@@ -55,7 +55,7 @@ uslab_magazine::sync::scenarios! {
         bug("a new magazine is loaded without checking the CPU again", "C2", "the previous magazine is full or empty");
     }
     two_frees_make_magazines {
-        loom("C2: two frees make magazines", Model::new(ALL, 32), models::both_make);
+        loom("C2: two frees make magazines", Model::new(ALL, 32), models::two_frees_make_magazines);
         bug("an exchange loses the previous magazine", "C2", LOST);
     }
     the_slab_layer_refuses {
@@ -105,7 +105,7 @@ uslab_magazine::sync::scenarios! {
         bug("the slab layer allocates without checking again", "C1", "an object with two owners");
     }
     beside_drains_reaps_and_resizing {
-        shuttle("C1 C2 C3 C4 C5 C6 C7: three exchange, one tends", RUNS, schedules::tended);
+        shuttle("C1 C2 C3 C4 C5 C6 C7: three exchange, one tends", RUNS, schedules::owner_is_tested);
         bug("a drain skips the previous magazine", "C3", "a drain leaves nothing behind");
         bug("a depot restores an old magazine size", "C5", "the empty list has only the current size");
         bug("a drain frees objects with a CPU lock held", "C6", "user code would run while a lock is held");

@@ -112,7 +112,7 @@ impl World {
         self
     }
     /// Lets two intervals pass for all that the depot has.
-    pub(super) fn long_ago(mut self) -> Self {
+    pub(super) fn before_interval(mut self) -> Self {
         let stock = self.cache.depot.0.get_mut();
         for list in [&mut stock.full, &mut stock.empty] {
             list.end_interval();
@@ -198,7 +198,7 @@ impl World {
         );
     }
     /// Checks that CPUs hold no objects, after a drain without concurrent operations.
-    pub(super) fn cpus_have_nothing(&self) {
+    pub(super) fn assert_cpus_are_empty(&self) {
         let magazines = self.cache.stats().cpus.into_iter().flatten();
         assert_eq!(
             magazines.map(|magazine| magazine.size).sum::<usize>(),

@@ -73,7 +73,7 @@ impl Reused for Tabled {
 }
 
 /// The fate of a slot that is used repeatedly.
-struct Fate {
+struct SlotFate {
     /// The number of frees after which the slot's first handle became valid again.
     revived: Option<u64>,
     /// The number of frees after which a new handle was stale from the beginning.
@@ -84,8 +84,8 @@ struct Fate {
 
 const USES: u64 = 1000;
 
-fn fate(slot: &mut impl Reused) -> anyhow::Result<Fate> {
-    let mut fate = Fate { revived: None, born_stale: None, retired: None };
+fn fate(slot: &mut impl Reused) -> anyhow::Result<SlotFate> {
+    let mut fate = SlotFate { revived: None, born_stale: None, retired: None };
     let first = slot.spawn().context("a slot to begin with")?;
     slot.free(first);
     for frees in 1..USES {

@@ -30,7 +30,7 @@ impl Handles {
         listing::reuse(&mut findings)?;
         listing::lives(&mut findings)?;
         tables::indirections(&mut findings)?;
-        tables::crisis(&mut findings)?;
+        tables::find_wrong_particle(&mut findings)?;
         tables::reload(&mut findings)?;
         tables::sizes(&mut findings);
         if !context.exact {

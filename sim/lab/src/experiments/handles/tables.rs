@@ -108,7 +108,7 @@ pub(super) fn indirections(findings: &mut Findings) -> anyhow::Result<()> {
 }
 
 /// Shows a hundred particles: a tool marks the particle at index 5, which is then freed.
-pub(super) fn crisis(findings: &mut Findings) -> anyhow::Result<()> {
+pub(super) fn find_wrong_particle(findings: &mut Findings) -> anyhow::Result<()> {
     const MARKED: usize = 5;
     let mut array = PackedArray::new();
     let mut map = SlotMap::<usize>::new();

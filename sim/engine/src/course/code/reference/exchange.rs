@@ -15,21 +15,21 @@ struct Depot<T> {
 }
 
 #[derive(Debug)]
-pub(in crate::course::code) struct Mine<T> {
+pub(in crate::course::code) struct Exercise<T> {
     /// The number of objects in a full magazine.
     rounds: usize,
     cpus: Vec<PerCpu<Cpu<T>>>,
     depot: Shared<Depot<T>>,
 }
 
-impl<T> Mine<T> {
+impl<T> Exercise<T> {
     /// Passes the depot's full magazines to `act`.
     pub(in crate::course::code) fn full<R>(&self, act: impl FnOnce(&mut Vec<Vec<T>>) -> R) -> R {
         act(&mut self.depot.lock().full)
     }
 }
 
-impl<T: std::fmt::Debug + Send> Layer<T> for Mine<T> {
+impl<T: std::fmt::Debug + Send> Layer<T> for Exercise<T> {
     fn new(cpus: usize, rounds: usize) -> Self {
         let cpu = |_| PerCpu::new(Cpu { loaded: Vec::new(), previous: Vec::new() });
         Self { rounds, cpus: (0..cpus).map(cpu).collect(), depot: Shared::new(Depot { full: Vec::new() }) }

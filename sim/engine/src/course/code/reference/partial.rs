@@ -5,7 +5,7 @@ use crate::policy::*;
 const FULL: u8 = 8;
 
 #[derive(Debug)]
-pub(in crate::course::code) struct Mine;
+pub(in crate::course::code) struct Exercise;
 
 /// Returns the list for a slab; list 0 has the fullest slabs.
 fn list(slabs: &Slabs, slab: u32) -> u8 {
@@ -22,7 +22,7 @@ fn settle(slabs: &mut Slabs, slab: u32) {
     }
 }
 
-impl Policy for Mine {
+impl Policy for Exercise {
     const NAME: &'static str = "fullest-first";
     const ABOUT: &'static str = "the fullest slab serves";
     type Knobs = ();

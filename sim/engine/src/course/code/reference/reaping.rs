@@ -4,11 +4,11 @@
 use crate::course::Reaper;
 
 #[derive(Debug, Default)]
-pub(in crate::course::code) struct Mine {
+pub(in crate::course::code) struct Exercise {
     least: usize,
 }
 
-impl Reaper for Mine {
+impl Reaper for Exercise {
     fn visited(&mut self, full: usize) {
         self.least = self.least.min(full);
     }

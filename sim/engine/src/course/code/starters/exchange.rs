@@ -29,14 +29,14 @@ struct Depot<T> {
 }
 
 #[derive(Debug)]
-pub struct Mine<T> {
+pub struct Exercise<T> {
     /// The number of objects in a full magazine.
     rounds: usize,
     cpus: Vec<PerCpu<Cpu<T>>>,
     depot: Shared<Depot<T>>,
 }
 
-impl<T: std::fmt::Debug + Send> Layer<T> for Mine<T> {
+impl<T: std::fmt::Debug + Send> Layer<T> for Exercise<T> {
     fn new(cpus: usize, rounds: usize) -> Self {
         let cpu = |_| PerCpu::new(Cpu { loaded: Vec::new(), previous: Vec::new() });
         Self { rounds, cpus: (0..cpus).map(cpu).collect(), depot: Shared::new(Depot { full: Vec::new() }) }

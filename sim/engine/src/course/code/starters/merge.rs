@@ -16,9 +16,9 @@
 use uslab_engine::course::{Buddy, FreeLists};
 
 #[derive(Debug)]
-pub struct Mine;
+pub struct Exercise;
 
-impl Buddy for Mine {
+impl Buddy for Exercise {
     fn alloc(lists: &mut FreeLists, order: u8) -> Option<u32> {
         let mut from = order;
         let page = loop {

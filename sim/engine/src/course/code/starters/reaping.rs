@@ -5,14 +5,14 @@
 //! each visit. The code below keeps everything. A full magazine (8 objects) that is kept for an interval costs 2, an object that
 //! comes from a slab costs 1.
 //!
-//! There is nothing to call: keep in `Mine` whatever you need to know at the end of an interval.
+//! There is nothing to call: keep in `Exercise` whatever you need to know at the end of an interval.
 
 use uslab_engine::course::Reaper;
 
 #[derive(Debug, Default)]
-pub struct Mine {}
+pub struct Exercise {}
 
-impl Reaper for Mine {
+impl Reaper for Exercise {
     /// Called after a magazine was added to the depot or taken; the depot now has `full` full magazines.
     fn visited(&mut self, _full: usize) {
         // To be written.
