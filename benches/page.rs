@@ -1,18 +1,17 @@
-//! Writes a page of saved runs as Markdown: which rows are won and lost, and the tables of some rows.
+//! Writes a page of saved runs as Markdown: won and lost rows, and the tables of some rows.
 
 use crate::means::{self, COLUMNS};
 use crate::report::{Report, places};
 use std::fmt;
 
-/// The contents of the page.
 pub(crate) struct Page<'r> {
-    /// The command that wrote it.
+    /// Command that wrote the page.
     pub(crate) command: String,
-    /// The runs; values and tables are from the last one.
+    /// Saved runs, of which the last provides values and tables.
     pub(crate) runs: &'r [Report],
-    /// Rows of the last table, each with a subject that it should contain.
+    /// Rows of the last table, each with a subject that the row should contain.
     pub(crate) expected: Vec<(String, String)>,
-    /// The saved runs of the whole programs, if any.
+    /// Saved runs of the whole programs, if any.
     pub(crate) programs: &'r [Report],
 }
 
@@ -23,7 +22,7 @@ const TABLES: [(&str, &str); 3] = [
     ("The start of a process", "start preloaded"),
 ];
 
-/// The suffix of the names of preloaded rows.
+/// Suffix of the names of preloaded rows.
 pub(crate) const PRELOADED: &str = " preloaded";
 
 impl Page<'_> {
@@ -73,7 +72,7 @@ impl Page<'_> {
         Ok(())
     }
 
-    /// Writes each program's ratios to the best peer in it, and the means.
+    /// Writes each program's ratios to its best peer, and the means.
     fn programs(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(last) = self.programs.last() else {
             return writeln!(f, "Not measured.\n");

@@ -1,6 +1,6 @@
-//! The benchmark programs succeed with `libuslab.so` and without it, and detect a broken malloc.
+//! Tests that the benchmark programs succeed with `libuslab.so` and without it, and detect a broken malloc.
 //!
-//! `USLAB_PRELOAD=full` runs them at full size.
+//! `USLAB_PRELOAD=full` runs the programs at full size.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -18,7 +18,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// The names that `--help` lists.
+/// Names of the programs that `--help` lists.
 fn names() -> Vec<String> {
     let help = text(&run(&["--help"], None).stdout);
     let named = help.lines().filter(|line| !line.starts_with([' ', '-'])).skip(1);
@@ -57,12 +57,12 @@ fn malloc_returning_a_block_twice_is_detected() {
     cc.arg(workspace().join("benches/programs/twice.c"));
     assert!(cc.status().expect("a C compiler").success());
     for name in names() {
-        // These have one object at a time, which may reuse the last one's memory, or use `calloc`, which that library leaves to
-        // the C library.
+        // Some programs have one object at a time, which may reuse the last object's memory. Others use `calloc`, which the
+        // broken library leaves to the C library.
         if name.starts_with("cache-") || name == "zeros" {
             continue;
         }
-        // The runtime's own memory is also allocated twice, so the program may hang; then it is stopped.
+        // The runtime's own memory is also allocated twice, so the program may hang; `timeout` then stops it.
         let preload = format!("LD_PRELOAD={}", library.display());
         let mut command = Command::new("timeout");
         command.args(["5", "env", &preload, env!("CARGO_BIN_EXE_programs"), &name, "--quick"]);

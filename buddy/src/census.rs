@@ -1,16 +1,16 @@
-//! The audit: walks every frame and every list, and checks that they agree.
+//! The audit: walks every frame and every free list, and checks that frames and lists agree.
 //!
-//! It is meant for a quiet allocator (tests, the ends of programs): it would miss pages on their way between
-//! a magazine and a zone. It proves:
+//! The audit needs a quiet allocator, as in tests or at the end of a program: it would miss pages that are moving
+//! between a magazine and a zone. The audit proves:
 //!
-//! * every committed page is in exactly one block, each block is aligned and inside its zone;
-//! * a frame marks its block as free iff the block is on the list of its order and type, once;
-//! * no two free buddies were left unmerged;
-//! * a free block is on the list of backed or of discarded blocks, as its frame says, and both are counted;
-//! * a free block is on the list of its pageblock's type, and all pageblocks of a larger block have that
-//!   type;
-//! * pages = free + per-CPU + allocated, each counted in two ways. In the child of a process with other
-//!   threads, pages that these were moving are lost, and counted once.
+//! * every committed page is in exactly one block, and each block is aligned and inside its zone;
+//! * a frame marks its block as free iff the block is exactly once on the list of its order and type;
+//! * no two free buddies are unmerged;
+//! * a free block is on the list of backed or of discarded blocks, as its frame says, and the zone's counts of free and
+//!   discarded pages are right;
+//! * a free block is on the list of its pageblock's type, and all pageblocks of a larger block have that type;
+//! * pages = free + per-CPU + allocated, where each number is counted in two ways. In the child of a `fork`, pages that
+//!   other threads of the parent were moving are lost. The audit counts pages lost by a `fork` once.
 
 use crate::allocator::{CachedZone, PageAllocator};
 use crate::frame::{Kind, State};
@@ -19,25 +19,25 @@ use crate::pfn::{Order, Pfn};
 use crate::zone::{Inner, Zone, ZoneShared};
 use core::fmt;
 
-/// The pages by state.
+/// Numbers of pages by state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Census {
-    /// Pages in all zones.
+    /// Number of pages in all zones.
     pub managed: u64,
-    /// Free pages that are not committed.
+    /// Number of free pages that are not committed.
     pub uncommitted: u64,
-    /// Committed pages on the free lists.
+    /// Number of committed pages on the free lists.
     pub listed: u64,
-    /// Listed pages that were returned to the system until they are next touched.
+    /// Number of listed pages whose memory is returned to the system until the next touch.
     pub discarded: u64,
-    /// Pages in per-CPU magazines.
+    /// Number of pages in per-CPU magazines.
     pub per_cpu: u64,
-    /// Pages in allocated blocks.
+    /// Number of pages in allocated blocks.
     pub allocated: u64,
-    /// Charged free pages: see [`PageAllocator::charge`].
+    /// Number of charged free pages: see [`PageAllocator::charge`].
     pub charged: u64,
-    /// Pages that other threads were moving when the process was forked. 0 unless it is such a child.
+    /// Number of pages that other threads were moving when the process was forked; 0 except in the child of a `fork`.
     pub lost: u64,
 }
 
@@ -46,9 +46,9 @@ pub struct Census {
 pub struct Violation {
     /// Index of the node, from 0.
     pub node: u32,
-    /// The kind of zone on that node.
+    /// The kind of the zone on the node.
     pub zone: ZoneKind,
-    /// The page, if there is one.
+    /// The page at which the audit found the error, if any.
     pub pfn: Option<Pfn>,
     /// The broken invariant.
     pub what: Broken,
@@ -59,33 +59,33 @@ pub struct Violation {
 pub enum Broken {
     /// A committed page is in no block.
     InNoBlock,
-    /// A block starts inside another one, reaches beyond its zone, or is not aligned.
+    /// A block starts inside another block, extends beyond its zone, or is not aligned.
     Overlap,
     /// Two free buddies were not merged.
     MissedMerge,
     /// A free block is not on the list of its pageblock's type.
     WrongType,
-    /// A free frame's block is not on its list, is on it twice, or a listed block is not free.
+    /// A block is free in its frame but not exactly once on its list, or a listed block is not free.
     ListDisagrees,
     /// The count of free pages differs from the lists.
     Count {
-        /// The zone's count.
+        /// The zone's count of free pages.
         counted: u64,
-        /// The walk's count.
+        /// The number of free pages that the audit found.
         found: u64,
     },
     /// The count of discarded pages differs from the frames.
     Discarded {
-        /// The zone's count.
+        /// The zone's count of discarded pages.
         counted: u64,
-        /// The walk's count.
+        /// The number of discarded pages that the audit found.
         found: u64,
     },
     /// The magazines hold another number of pages than the frames say.
     PerCpu {
-        /// The magazines' count.
+        /// The magazines' count of pages.
         counted: u64,
-        /// The walk's count.
+        /// The number of per-CPU pages that the audit found.
         found: u64,
     },
 }
@@ -117,10 +117,10 @@ impl core::error::Error for Violation {}
 impl PageAllocator {
     /// Audits the whole allocator; see the [module](self). No thread may allocate or free during the call.
     ///
-    /// Cost: reads the frame of every committed page.
+    /// Cost: `check` reads the frame of every committed page.
     ///
     /// # Errors
-    /// The first broken invariant.
+    /// Returns the first broken invariant as an error.
     pub fn check(&self) -> Result<Census, Violation> {
         let mut census = Census::default();
         for cached in &self.cached_zones {
@@ -133,7 +133,7 @@ impl PageAllocator {
 impl CachedZone {
     fn audit(&self, shared: &ZoneShared, forked: bool, census: &mut Census) -> Result<(), Violation> {
         let zone = &self.zone;
-        // Before the lock and any count: the global allocator may take this memory from the same zone.
+        // Allocates before taking the lock or any count, because the global allocator may use the audited zone.
         let mut committed = vec![true; zone.whole_blocks(shared) as usize];
         let held = self.per_cpu.as_ref().map_or(0, |per_cpu| per_cpu.pages());
         let inner = zone.lock();
@@ -154,7 +154,7 @@ impl CachedZone {
         if counted != found.discarded || shared.discard_from == Order::ZERO && backed != found.listed {
             return Err(fail(Broken::Discarded { counted, found: found.discarded }));
         }
-        // The frame of a page that was being moved says that it is in a magazine, but it is in none.
+        // The frame of a moving page says that the page is in a magazine, but no magazine has it.
         let lost = found.per_cpu.wrapping_sub(held);
         if lost != 0 && !(forked && held < found.per_cpu) {
             return Err(fail(Broken::PerCpu { counted: held, found: found.per_cpu }));
@@ -185,7 +185,7 @@ impl Walk<'_> {
         self.shared.frames.frame(pfn).state()
     }
 
-    /// Walks the committed pages block by block; `committed` has a flag for each whole maximal block.
+    /// Walks the committed pages block by block. The slice `committed` has a flag for each whole maximal block.
     fn blocks(&self, committed: &[bool]) -> Result<Census, Violation> {
         let mut found = Census::default();
         for (start, pages) in self.zone.committed(self.shared, self.inner, committed) {
@@ -230,8 +230,8 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Walks the lists: each listed block's frame must agree, and together they must have `listed` pages. (A
-    /// block listed twice makes a circle, which has too many.)
+    /// Walks the free lists. The frame of each listed block must agree, and all listed blocks together must have
+    /// `listed` pages. A block that is listed twice makes a cycle, which has too many pages.
     fn lists(&self, listed: u64) -> Result<(), Violation> {
         let mut found = 0;
         for order in Order::ZERO.through(self.shared.max_order) {

@@ -1,10 +1,10 @@
-//! Scenarios of the zone and the per-CPU pages for both checkers, with the planted bugs that they must
-//! notice.
+//! Scenarios of the zone and the per-CPU pages for loom and shuttle, with the planted bugs to detect.
 //!
-//! A scenario's name begins with the properties that it checks (`tests/claims.toml` describes them): B1-B7
-//! blocks, frames and their memory, B8 charges, P1 and P2 per-CPU pages. Each ends with the audit of `world`.
-//! loom's scenarios are small and exhaustive; their scripts move one thread to the other CPU before each of
-//! its first steps. shuttle's are larger, sampled, and sequentially consistent: loom checks the orderings.
+//! A scenario's name begins with the properties that it checks (`tests/claims.toml` describes them). B1-B7 are blocks,
+//! frames and their memory, B8 charges, and P1 and P2 per-CPU pages. Each scenario ends with the audit of `world`.
+//! loom's scenarios are small and exhaustive, and their scripts move one thread to another CPU before each of its first
+//! steps. shuttle's scenarios are larger, sampled, and sequentially consistent. The memory orderings are checked only
+//! by loom.
 
 #[cfg(loom)]
 mod models;

@@ -1,4 +1,4 @@
-//! The allocator's behaviour, one sentence per test.
+//! Tests of the page allocator's behaviour.
 
 use crate::corruption::Handler;
 use crate::{
@@ -22,7 +22,7 @@ fn order(n: u8) -> Order {
     Order::new(n).unwrap()
 }
 
-/// Zones on one node, no reserve, no per-CPU pages.
+/// Zones on one node, without a reserve and per-CPU pages.
 fn plain(zones: &[(ZoneKind, u32)]) -> PageConfig {
     PageConfig {
         per_cpu_pages: false,
@@ -38,7 +38,7 @@ fn normal(pages: u32) -> PageConfig {
 fn made(config: PageConfig) -> PageAllocator {
     PageAllocator::new(config).unwrap()
 }
-/// Allocates until it fails.
+/// Allocates until an allocation fails.
 fn all(pages: &PageAllocator, order: Order, gfp: Gfp) -> (Vec<PageBlock<'_>>, Limit) {
     let mut blocks = Vec::new();
     loop {
@@ -130,7 +130,7 @@ fn frames_of_discarded_pages_are_no_longer_resident() {
     const N: usize = 8 * 1024;
     let pages = made(PageConfig { keep_free: None, ..normal(N as u32) });
     let frames = pages.frames();
-    // 64 frames a page.
+    // One OS page has 64 frames.
     let resident = || {
         let mut each = [0_u8; N / 64];
         let first = std::ptr::from_ref(frames.frame(Pfn::new(0))).cast_mut();
@@ -142,12 +142,12 @@ fn frames_of_discarded_pages_are_no_longer_resident() {
     };
     let (blocks, _) = all(&pages, Order::ZERO, Gfp::KERNEL);
     assert_eq!(resident(), N / 64, "each page of frames was written");
-    // A block of the highest order is decommitted. The last page of each such block stays allocated, so
-    // smaller ones are discarded.
+    // A block of the highest order is decommitted. If the last page of a block stays allocated, smaller blocks are
+    // discarded.
     let kept: Vec<_> = blocks.into_iter().filter(|block| block.pfn().get() % 1024 == 1023).collect();
     assert_eq!(pages.decommit_free(), (N - kept.len()) * PAGE_SIZE);
-    // Per 1,024 pages five pages of frames stay: those with the first frames of the free blocks of 512, 256,
-    // 128 and 64 pages, and the last one.
+    // Of 1,024 pages' frames, five OS pages stay: the first frames of the free blocks of 512, 256, 128 and 64 pages,
+    // and the last frame.
     assert_eq!(resident(), kept.len() * 5);
     drop(kept);
     pages.decommit();
@@ -177,30 +177,30 @@ fn zeroing_skips_pages_known_to_be_zero() {
     let pages = made(config);
     let order = order(6);
     let zeroed = || pages.alloc_block(order, Gfp::ZERO, None).unwrap();
-    // Never used: both halves of each split block.
+    // Both halves of each split block were never used, so their pages are zero.
     let (mut a, b) = (zeroed(), zeroed());
     assert_eq!([&a, &b].map(|block| resident_pages(&pages, block)), [0, 0]);
-    // Used, freed and merged with an unused one.
+    // The block was used, freed and merged with an unused block.
     bytes(&pages, &mut a).fill(7);
     drop((a, b));
     let (whole, _) = all(&pages, Order::MAX, Gfp::ZERO);
     for mut block in whole {
         assert!(bytes(&pages, &mut block).iter().all(|byte| *byte == 0));
     }
-    // Returned while a neighbour stays allocated: discarded, and split again.
+    // The block was discarded while a neighbour stayed allocated, and was split again.
     let kept = pages.alloc_block(Order::ZERO, Gfp::KERNEL, None).unwrap();
     assert!(pages.decommit() > 0);
     let mut c = zeroed();
     assert_eq!(resident_pages(&pages, &c), 0);
     assert!(bytes(&pages, &mut c).iter().all(|byte| *byte == 0));
     drop((c, kept));
-    // Decommitted as a whole.
+    // The block was decommitted as a whole.
     pages.decommit();
     assert_eq!(resident_pages(&pages, &zeroed()), 0);
     audited(&pages);
 }
 
-/// The system does not take the contents of locked memory.
+/// The system does not discard the contents of locked memory.
 #[test]
 #[cfg(all(target_os = "linux", not(any(miri, uslab_heap))))]
 fn mlocked_pages_are_zeroed_by_writing() {
@@ -213,7 +213,7 @@ fn mlocked_pages_are_zeroed_by_writing() {
         memory.fill(7);
         // SAFETY: the memory is mapped.
         if unsafe { nix::libc::mlock(memory.as_ptr().cast(), memory.len()) } != 0 {
-            // Some systems forbid locking.
+            // Some systems forbid `mlock`.
             return;
         }
         drop(used);
@@ -236,7 +236,7 @@ fn zone_tail_smaller_than_a_maximal_block_is_used_and_merged() {
     drop(blocks);
     assert_eq!(pages.info().pages_not_in_maximal_blocks(), 0);
     audited(&pages);
-    // Committed, of any order that fits: 512 + 128 + 32 + 16 + 8 + 4.
+    // The committed tail has blocks of any order that fits: 512 + 128 + 32 + 16 + 8 + 4.
     let info = pages.info();
     let free: Vec<u64> = Order::ZERO.through(Order::MAX).map(|o| info.zones[0].free_blocks(o)).collect();
     assert_eq!(free, [0, 0, 1, 1, 1, 1, 0, 1, 0, 1, 1]);
@@ -251,7 +251,7 @@ fn uncommitted_memory_counts_as_free_blocks() {
         Order::ZERO.through(Order::MAX).map(|order| zone.free_blocks(order)).collect::<Vec<_>>()
     };
     let in_use = || pages.info().pages_not_in_maximal_blocks();
-    // 512 + 128 + 32 + 16 + 8 + 4 in the tail.
+    // The tail has 512 + 128 + 32 + 16 + 8 + 4 pages.
     let fresh = [0, 0, 1, 1, 1, 1, 0, 1, 0, 1, 2];
     assert_eq!((free(), in_use()), (fresh.to_vec(), 0));
     assert_eq!(pages.info().zones[0].blocks[Order::MAX.index()], [0, 2, 0]);
@@ -291,7 +291,7 @@ fn smallest_fitting_block_is_split_and_its_low_half_allocated() {
     assert_eq!(*told.lock(), [7, 3, 3, 7], "each operation's own splits and merges");
 }
 
-/// The blocks, their splits or merges, and the memory that the system supplied or took back.
+/// An operation reports the moved blocks, their splits or merges, and the memory that the system supplied or took back.
 #[test]
 fn operation_reports_moved_blocks_and_system_memory() {
     let pages = made(PageConfig { keep_free: Some(0), ..normal(2 * 1024) });
@@ -310,7 +310,7 @@ fn operation_reports_moved_blocks_and_system_memory() {
     assert_eq!(steps(), [taken(0, 7), Step::Committed { pages: 1024 }]);
     let second = pages.alloc_block(order(3), Gfp::MOVABLE, None).unwrap();
     assert_eq!(steps(), [taken(8, 0)], "the system was not asked");
-    // All free pages next to the first block; then the maximal block.
+    // All free pages next to the first block are discarded, then the maximal block is decommitted.
     drop(second);
     assert_eq!(steps(), [given(8, 0), Step::Decommitted { pages: 1016 }]);
     drop(first);
@@ -344,12 +344,12 @@ fn block_about_to_merge_is_allocated_last() {
     let config = PageConfig { max_order: order(4), pageblock_order: order(4), ..normal(16) };
     let pages = made(config);
     let blocks: Vec<_> = (0..16).map(|_| pages.alloc(Order::ZERO, Gfp::KERNEL, None).unwrap()).collect();
-    // SAFETY: allocated above, each freed once.
+    // SAFETY: each block was allocated above and is freed once.
     let free = |page: usize| unsafe { pages.free(blocks[page], Order::ZERO) };
     free(2);
     free(3);
     free(8);
-    // Its buddy's parent's buddy, pages 2 and 3, is free: page 0 will soon merge into a block of order 2.
+    // Pages 2 and 3 are the free buddy of page 0's parent block, so page 0 will soon merge into a block of order 2.
     free(0);
     let next = pages.alloc(Order::ZERO, Gfp::KERNEL, None).unwrap();
     assert_eq!(next, Pfn::new(8), "freed before page 0, handed out before it");
@@ -384,7 +384,7 @@ fn fallback_claims_a_free_maximal_block_as_a_whole() {
     drop(pinned);
 }
 
-/// They get the type of the pages that were freed last.
+/// Merged pageblocks get the type of the pages that were freed last.
 #[test]
 fn merging_pageblocks_gives_them_one_migratetype() {
     let config = PageConfig { pageblock_order: order(5), max_order: order(7), ..normal(128) };
@@ -431,9 +431,9 @@ fn smallest_block_is_stolen_and_returns_to_its_migratetype() {
     audited(&pages);
 }
 
-/// Allocates three pageblocks of 64 pages and a tail in blocks of `size` with `gfp`, frees the blocks of the
-/// first pageblock that `freed` selects (by number), then allocates `more`. Returns (claims, steals) of the
-/// last step.
+/// Allocates three pageblocks of 64 pages and a tail in blocks of `size` with `gfp`. `fallback` then frees the blocks
+/// of the first pageblock that `freed` selects (by number), and allocates `more`. Returns the numbers of claims and
+/// steals of the last step.
 fn fallback(
     tail: u32,
     (size, gfp): (Order, Gfp),
@@ -459,13 +459,13 @@ fn fallback(
 
 #[test]
 fn compatible_pages_count_towards_a_claim() {
-    // Three stolen blocks of 8 pages, then 8 free ones: together half of the pageblock.
+    // Three stolen blocks of 8 pages and 8 free blocks together are half of the pageblock.
     let even = |n| [0, 2, 4].contains(&n);
     for (from, to) in [(Gfp::KERNEL, Gfp::MOVABLE), (Gfp::MOVABLE, Gfp::KERNEL)] {
         let more = [(to, None), (to, None), (to, Some(6)), (to, None)];
         assert_eq!(fallback(0, (order(3), from), even, &more), (1, 3), "{from} to {to}");
     }
-    // Reclaimable pages do not count for unmovable ones, nor the reverse.
+    // Reclaimable pages do not count as compatible with unmovable pages, nor the reverse.
     let (from, to) = (Gfp::RECLAIMABLE, Gfp::KERNEL);
     let more = [(to, None), (to, None), (to, Some(6)), (to, None)];
     assert_eq!(fallback(0, (order(3), from), even, &more), (0, 4));
@@ -481,7 +481,7 @@ fn a_pageblock_is_not_claimed_for_a_small_movable_block() {
 
 #[test]
 fn pageblock_crossing_the_zone_end_is_not_claimed() {
-    // Blocks of 8 pages: 24 in whole pageblocks, 4 in the tail, all of which are freed.
+    // The test uses 24 blocks of 8 pages in whole pageblocks, and 4 blocks in the tail, all of which are freed.
     assert_eq!(fallback(32, (order(3), Gfp::MOVABLE), |n| n >= 24, &[(Gfp::KERNEL, None)]), (0, 1));
     // The last whole pageblock is claimed.
     assert_eq!(fallback(0, (order(3), Gfp::MOVABLE), |n| n >= 20, &[(Gfp::KERNEL, None)]), (1, 0));
@@ -509,7 +509,7 @@ fn block_that_cannot_merge_twice_is_allocated_first() {
     let pages = made(PageConfig { max_order: order(4), pageblock_order: order(4), ..normal(48) });
     let (blocks, _) = all(&pages, order(3), Gfp::KERNEL);
     let mut blocks: Vec<_> = blocks.into_iter().map(Some).collect();
-    // Block 0's parent's buddy (blocks 2 and 3) is free, but of the largest order.
+    // Blocks 2 and 3 are the free buddy of block 0's parent, but the merged block has the largest order.
     for n in [4, 2, 3, 0] {
         blocks[n] = None;
     }
@@ -545,7 +545,7 @@ fn each_allocation_priority_stops_at_its_watermark() {
     assert_eq!(taken(Gfp::HIGH), (50, Limit::Watermark));
     assert_eq!(taken(Gfp::ATOMIC), (38, Limit::Watermark));
     assert_eq!(taken(Gfp::MEMALLOC), (0, Limit::Exhausted));
-    // A block with exactly the remaining pages exists, but below the mark.
+    // A block with exactly the remaining pages exists, but below the watermark.
     let pages = made(PageConfig { min_free_kib: Some(400), ..normal(4096) });
     let (blocks, limit) = all(&pages, order(7), Gfp::KERNEL);
     assert_eq!((4096 - 128 * blocks.len(), limit), (128, Limit::Watermark));
@@ -557,7 +557,7 @@ fn lower_zone_is_reserved_from_requests_for_higher_zones() {
     let pages = made(PageConfig { backend: Backend::Heap, ..plain(&zones) });
     let (blocks, limit) = all(&pages, order(4), Gfp::KERNEL);
     let low = blocks.iter().filter(|block| pages.zone_of(block.pfn()) == ZoneKind::Dma).count();
-    // 51,200 / 256 = 200 pages stay free in DMA.
+    // 51,200 / 256 = 200 pages stay free in zone DMA.
     assert_eq!((low * 16, limit), (1024 - 208, Limit::Watermark));
     assert!(
         blocks[..3200].iter().all(|block| pages.zone_of(block.pfn()) == ZoneKind::Normal),
@@ -614,8 +614,7 @@ fn invalid_page_free_is_reported_and_changes_nothing() {
         let pfn = pages.alloc(order(2), Gfp::KERNEL, None).unwrap();
         let before = audited(&pages);
         let bad = |pfn, order| {
-            // SAFETY: the block was not allocated with these values; the free must detect that before it
-            // touches anything.
+            // SAFETY: the block was not allocated with these values, which the free must detect before any access.
             unsafe { pages.free(pfn, order) };
             FOUND.with(|found| found.borrow_mut().pop()).map(|c| c.to_string()).unwrap_or_default()
         };
@@ -630,7 +629,7 @@ fn invalid_page_free_is_reported_and_changes_nothing() {
         let cached = if per_cpu_pages {
             "double free of page 0: it is among the per-CPU pages"
         } else {
-            // Merged: the first page of a larger free block.
+            // The page was merged, and is the first page of a larger free block.
             "double free of page 0: it is on a free list"
         };
         assert_eq!((twice.as_str(), audited(&pages)), (cached, before));
@@ -716,7 +715,7 @@ fn cpu_without_pages_takes_magazines_of_another_cpu() {
     assert_eq!((blocks.len(), limit, pages.info().per_cpu()), (64, Limit::Exhausted, 0));
     assert!(pages.info().drains > 0);
     drop(blocks);
-    // The whole zone in one block.
+    // The whole zone is one block.
     assert!(pages.alloc_block(order(6), Gfp::NOWAIT, None).is_err(), "does not wait for a drain");
     assert!(pages.alloc_block(order(6), Gfp::KERNEL, None).is_ok());
 }
@@ -774,15 +773,15 @@ fn idle_per_cpu_pages_are_reaped() {
     assert_eq!(pages.info().per_cpu(), 0);
 }
 
-/// Pages that users free in a reap count as unused for an interval: they are decommitted with the other free
-/// pages, and no CPU keeps them.
+/// Pages that users free in a reap count as unused for an interval. Pages freed in a reap are decommitted with the
+/// other free pages, and no CPU keeps them.
 #[test]
 fn pages_freed_by_a_reap_are_decommitted_immediately() {
     let pages = PageAllocator::new(PageConfig::default_for(Cpus::os())).unwrap();
     let held: Vec<_> = (0..1000).map(|_| pages.alloc(Order::ZERO, Gfp::KERNEL, None).unwrap()).collect();
     assert!(pages.decommit() < 1000 * PAGE_SIZE, "what CPUs and zones have beside them");
     let bytes = pages.decommit_idle(|| {
-        // SAFETY: allocated above, each freed once.
+        // SAFETY: each page was allocated above and is freed once.
         held.iter().for_each(|pfn| unsafe { pages.free_in(&Operation::new().cold(), *pfn, Order::ZERO) });
     });
     assert!(bytes >= 1000 * PAGE_SIZE, "{bytes}");
@@ -802,7 +801,7 @@ fn bulk_allocates_at_most_the_available_pages() {
         got.sort();
         got.dedup();
         assert_eq!((got.len(), audited(&pages).allocated), (300, 300));
-        // SAFETY: allocated above, each freed once.
+        // SAFETY: each page was allocated above and is freed once.
         got.into_iter().for_each(|pfn| unsafe { pages.free(pfn, Order::ZERO) });
         assert_eq!(audited(&pages).allocated, 0);
     }
@@ -858,7 +857,7 @@ fn free_is_refused_if_the_corruption_handler_panics() {
     let config = PageConfig { corruption: |_| panic!("on purpose"), ..normal(300) };
     let pages = made(config);
     let page = pages.alloc(Order::ZERO, Gfp::KERNEL, None).unwrap();
-    // SAFETY: the second free is refused.
+    // SAFETY: the allocator refuses the second free.
     unsafe {
         pages.free(page, Order::ZERO);
         pages.free(page, Order::ZERO);
@@ -895,7 +894,7 @@ fn free_block_with_damaged_frame_is_not_decommitted() {
     let pages = made(normal(2048));
     let first = pages.alloc_block(order(9), Gfp::MOVABLE, None).unwrap();
     let second = pages.alloc_block(order(9), Gfp::MOVABLE, None).unwrap().into_pfn();
-    // SAFETY: allocated above, freed once.
+    // SAFETY: the block was allocated above and is freed once.
     unsafe { pages.free(second, order(9)) };
     let frame = pages.frame(second);
     let state = frame.state();
@@ -915,7 +914,7 @@ fn frames_of_decommitted_memory_are_not_block_heads() {
     drop(block);
     assert_eq!(pages.decommit_free(), Order::MAX.bytes());
     assert_eq!(pages.frame(first).state(), crate::State::INSIDE);
-    // The frames of a tail of four pages share their OS page, which therefore stays.
+    // The frames of a tail of four pages share one OS page with other frames, which therefore stays.
     let pages = made(normal(4));
     drop(pages.alloc_block(order(2), Gfp::KERNEL, None).unwrap());
     assert_eq!(pages.decommit(), 4 * PAGE_SIZE);
@@ -982,7 +981,7 @@ fn allocation_respects_memory_charged_to_the_limit() {
     audited(&pages);
 }
 
-/// Regression: the lowest zone was charged first, and a part was returned to another zone.
+/// Regression: the lowest zone was charged first, and a part of the charge was returned to another zone.
 #[test]
 fn highest_zone_is_charged_first() {
     let zones = [(ZoneKind::Dma32, 1024), (ZoneKind::Normal, 2048)];
@@ -1022,7 +1021,7 @@ fn charges_are_limited_to_the_free_pages() {
     assert_eq!(pages.info().zones[0].charged, 0);
 }
 
-/// One thread may cancel in a zone a charge that another thread made there, having charged a different zone.
+/// A thread may cancel a charge that another thread made in a different zone.
 #[test]
 fn concurrent_charges_of_two_zones_are_all_returned() {
     let zones = [(ZoneKind::Dma32, 1024), (ZoneKind::Normal, 4)];
@@ -1120,7 +1119,7 @@ fn maximal_block_is_either_decommitted_or_allocated() {
     assert_eq!(audited(&pages).allocated, 0);
 }
 
-/// Runs one ignored test of this binary under a shell limit, and returns its output.
+/// Runs one ignored test of this program under a shell limit, and returns its output.
 pub(crate) fn limited(limit: &str, test: &str) -> String {
     let exe = std::env::current_exe().unwrap();
     let script =
@@ -1132,7 +1131,7 @@ pub(crate) fn limited(limit: &str, test: &str) -> String {
     text
 }
 
-/// Regression: a quarter of the limit was withheld from pages, and three quarters from everything else.
+/// Regression: a quarter of the limit was withheld from pages, and three quarters from all other mappings.
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
 fn with_limited_addresses_pages_are_mapped_at_commit() {
@@ -1153,14 +1152,14 @@ fn child_with_limited_address_space() {
     assert_eq!((pages.reserved_bytes(), block.bytes()[4 << 20 >> 1]), (4 << 20, 0));
     let (blocks, refused) = all(&pages, order(10), Gfp::KERNEL);
     assert_eq!(refused, Limit::CommitRefused);
-    // All addresses except those reserved for other mappings.
+    // All addresses of the process except those reserved for other mappings.
     let (all_of_it, left) = (1 + blocks.len(), limit - has());
     assert!((32 << 20..40 << 20).contains(&left), "{left} bytes are left of {limit}, {before} before");
     assert!(all_of_it << 22 > (limit - before) / 10 * 9, "{all_of_it} blocks");
     let last = blocks.last().unwrap();
     assert_eq!(pages.pfn_of(last.bytes().as_ptr()), Some(last.pfn()));
     audited(&pages);
-    // Once other mappings have their addresses, none need be left.
+    // After other mappings have got their addresses, no reserved addresses need be left.
     let (access, faults) = (crate::region::Uncommitted::NoAccess, crate::Faults::default());
     let other = crate::Region::reserve(left - (10 << 20), 4096, access, Backend::Os, &faults);
     let more = all(&pages, order(10), Gfp::KERNEL).0.len();
@@ -1187,12 +1186,12 @@ fn child_maps_foreign_memory_at_the_needed_addresses() {
     let end = pages.address(Pfn::new(0)).addr().get() + (10 << 20);
     let (at, flags) =
         (core::num::NonZeroUsize::new(end), MapFlags::MAP_PRIVATE | MapFlags::MAP_FIXED_NOREPLACE);
-    // SAFETY: the flags prevent replacing a mapping.
+    // SAFETY: the flags prevent the call from replacing a mapping.
     let other = unsafe { mmap_anonymous(at, 4096.try_into().unwrap(), ProtFlags::PROT_READ, flags) }.unwrap();
     let (blocks, refused) = all(&pages, order(10), Gfp::KERNEL);
     assert_eq!((blocks.len(), refused, pages.frames().len()), (2, Limit::CommitRefused, 2048));
     assert_eq!(pages.pfn_of(other.as_ptr().cast()), None);
-    // SAFETY: mapped above.
+    // SAFETY: the range was mapped above.
     unsafe { munmap(other, 4096) }.unwrap();
     assert!(pages.alloc_block(order(10), Gfp::KERNEL, None).is_ok());
     audited(&pages);
@@ -1229,7 +1228,7 @@ fn freed_blocks_above_the_bound_are_decommitted() {
     let small: Vec<_> =
         (0..20_000).map(|_| pages.alloc_block(Order::ZERO, Gfp::KERNEL, None).unwrap()).collect();
     drop(small);
-    // The bound, and the pages on CPUs.
+    // At most the configured 8 MiB and the CPUs' pages stay backed.
     let info = pages.info();
     assert!(info.backed_bytes() <= (8 << 20) + info.per_cpu() * PAGE_SIZE as u64, "{}", info.backed_bytes());
     pages.decommit();
@@ -1237,18 +1236,20 @@ fn freed_blocks_above_the_bound_are_decommitted() {
     pages.check().unwrap();
 }
 
-/// Above the surplus, down to three quarters of it; nothing at the surplus.
+/// Frees return memory above the surplus, down to three quarters of it. If the zone keeps no more than the surplus, a
+/// free returns nothing.
 #[test]
 fn frees_return_only_memory_above_the_surplus() {
     let pages = made(PageConfig { keep_free: Some(128 << 20), ..normal(4 * 1024) });
     let blocks = [(); 4].map(|()| pages.alloc_block(Order::MAX, Gfp::KERNEL, None).unwrap().into_pfn());
     let steps = blocks.map(|pfn| {
         let op = Operation::new();
-        // SAFETY: allocated above, and freed once.
+        // SAFETY: each block was allocated above and is freed once.
         unsafe { pages.free_in(&op, pfn, Order::MAX) };
         (pages.info().committed_bytes() >> 20, op.path())
     });
-    // 4 and 8 MiB are kept; of 12, all above 6 is returned; the next block makes 8 again.
+    // Frees of 4 and 8 MiB keep all memory backed. Of 12 MiB free memory, everything above 6 MiB is returned, and the
+    // next block makes 8 MiB again.
     assert_eq!(steps, [(16, Path::Pages), (16, Path::Pages), (8, Path::Commit), (8, Path::Pages)]);
 }
 
@@ -1261,8 +1262,7 @@ fn an_eighth_of_the_used_pages_stays_resident() {
     assert_eq!(pages.info().committed_bytes() >> 20, 112 + 8, "above 14 MiB: below three quarters");
 }
 
-/// Memory that is returned and taken again several times stays backed; once it is not taken again, it is
-/// returned.
+/// Memory that is often returned and used again stays backed. Memory that is no longer used is returned to the system.
 #[test]
 fn reused_memory_stays_resident_and_unused_memory_is_returned() {
     let pages = made(PageConfig { keep_free: Some(64 << 20), ..normal(128 * 1024) });
@@ -1280,8 +1280,8 @@ fn reused_memory_stays_resident_and_unused_memory_is_returned() {
     assert!(burst(100) <= 16, "{} MiB", pages.info().committed_bytes() >> 20);
 }
 
-/// The bound covers only free blocks that could be returned. A free of smaller ones returns nothing, and must
-/// not report that it did.
+/// The bound covers only free blocks that could be returned. A free of smaller blocks returns nothing, and must not
+/// report a return.
 #[test]
 fn blocks_too_small_to_discard_do_not_count_towards_the_bound() {
     let pages = made(PageConfig { keep_free: Some(0), huge_pages: HugePages::Advise, ..normal(1024) });
@@ -1290,16 +1290,16 @@ fn blocks_too_small_to_discard_do_not_count_towards_the_bound() {
         blocks.into_iter().map(PageBlock::into_pfn).partition(|pfn| pfn.get() % 2 == 1);
     for pfn in freed {
         let op = Operation::new();
-        // SAFETY: allocated above, and freed once.
+        // SAFETY: each page was allocated above and is freed once.
         unsafe { pages.free_in(&op, pfn, Order::ZERO) };
         assert_eq!(op.path(), Path::Pages);
     }
-    // SAFETY: allocated above, and freed once.
+    // SAFETY: each page was allocated above and is freed once.
     kept.iter().for_each(|pfn| unsafe { pages.free(*pfn, Order::ZERO) });
     assert_eq!(pages.info().committed_bytes(), 0);
 }
 
-/// Only addresses that were never committed; committed ones stay usable.
+/// Only addresses that were never committed are given up. Committed addresses stay usable.
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
 fn only_never_used_addresses_are_released() {
@@ -1311,7 +1311,7 @@ fn only_never_used_addresses_are_released() {
     let behind = pages.address(Pfn::new(5 << 10));
     assert_eq!(pages.pfn_of(behind.as_ptr()), Some(Pfn::new(5 << 10)));
     pages.give_up_addresses(5 << 22);
-    // Regression: a mapping made there next was taken for one of the allocator's pages.
+    // Regression: a foreign mapping at returned addresses was mistaken for the allocator's pages.
     assert_eq!(pages.pfn_of(behind.as_ptr()), None);
     assert_eq!(pages.reserved_bytes(), 3 << 22, "as many as were ever committed");
     let frames = pages.frames();
@@ -1321,8 +1321,7 @@ fn only_never_used_addresses_are_released() {
     assert_eq!(unsafe { pages.give_up_frames() }, 3 << 10);
     assert_eq!((frames.len(), frames.is_empty()), (3 << 10, false));
     assert_eq!(frames.reserved() * 8, of_all * 3, "theirs go with them");
-    // Pages get addresses again if the limit leaves room and no other mapping took them, as mappings of other
-    // tests may.
+    // Pages get addresses again if the limit allows it and no other mapping, such as another test's, has the addresses.
     let (blocks, limit) = all(&pages, Order::MAX, Gfp::KERNEL);
     assert!((3..=5).contains(&blocks.len()) && limit == Limit::CommitRefused, "{} blocks", blocks.len());
     assert_eq!((pages.most_pages(), frames.len() as usize), (5 << 10, blocks.len() << 10));
@@ -1339,7 +1338,7 @@ fn addresses_that_cannot_be_returned_stay_in_use() {
     assert_eq!(all(&pages, Order::MAX, Gfp::KERNEL).0.len(), 4);
 }
 
-/// Every eighth page stays in use: no maximal block is wholly free.
+/// Every eighth page stays in use, so no maximal block is wholly free.
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
 fn free_pages_of_partly_used_blocks_are_discarded() {
@@ -1348,13 +1347,13 @@ fn free_pages_of_partly_used_blocks_are_discarded() {
     let pages = PageAllocator::new(config).unwrap();
     let mut all: Vec<_> = (0..N).map(|_| pages.alloc(Order::ZERO, Gfp::KERNEL, None).unwrap()).collect();
     all.sort();
-    // SAFETY: committed; returned memory reads as zero.
+    // SAFETY: the page is committed, and returned memory reads as zero.
     let is_backed = |pfn: &Pfn| unsafe { pages.address(*pfn).cast::<u32>().read() } == pfn.get() + 1;
-    // SAFETY: allocated above, and freed once below.
+    // SAFETY: each page was allocated above and is freed once below.
     let touch = |pfn: Pfn| unsafe { pages.address(pfn).cast::<u32>().write(pfn.get() + 1) };
     all.iter().copied().for_each(touch);
     let (kept, freed): (Vec<_>, Vec<_>) = all.iter().copied().partition(|pfn| pfn.get() % 8 == 3);
-    // SAFETY: allocated above, and freed once.
+    // SAFETY: each page was allocated above and is freed once.
     freed.iter().for_each(|pfn| unsafe { pages.free(*pfn, Order::ZERO) });
     assert_eq!(pages.info().backed_bytes(), (N * PAGE_SIZE) as u64);
     assert_eq!(pages.decommit_free(), freed.len() * PAGE_SIZE);
@@ -1362,15 +1361,15 @@ fn free_pages_of_partly_used_blocks_are_discarded() {
     assert!(kept.iter().all(is_backed) && !freed.iter().any(is_backed));
     let census = pages.check().unwrap();
     assert_eq!((census.allocated, census.discarded), (kept.len() as u64, freed.len() as u64));
-    // One call for each run between two pages in use, and nothing twice.
+    // The zone makes one call for each run between two pages in use, and discards no page twice.
     let discards = pages.info().zones[0].events.discards;
     assert!((1..=2 * kept.len() as u64).contains(&discards), "{discards}");
     assert_eq!((pages.decommit_free(), pages.info().zones[0].events.discards), (0, discards));
-    // They are handed out again, and backed from then on.
+    // The discarded pages are allocated again, and backed from then on.
     let again: Vec<_> = freed.iter().map(|_| pages.alloc(Order::ZERO, Gfp::KERNEL, None).unwrap()).collect();
     again.iter().copied().for_each(touch);
     assert_eq!(pages.info().backed_bytes(), (N * PAGE_SIZE) as u64);
-    // SAFETY: allocated above, and freed once.
+    // SAFETY: each page was allocated above and is freed once.
     again.iter().chain(&kept).for_each(|pfn| unsafe { pages.free(*pfn, Order::ZERO) });
     pages.decommit();
     assert_eq!(pages.info().committed_bytes(), 0);
@@ -1398,24 +1397,24 @@ fn interval_returns_memory_that_was_free_throughout() {
     pages.check().unwrap();
 }
 
-/// Of two free blocks of one order, the backed one is allocated first.
+/// Of two free blocks of one order, the backed block is allocated first.
 #[test]
 fn resident_blocks_are_allocated_before_discarded_blocks() {
     let config = PageConfig { per_cpu_pages: false, ..PageConfig::default_for(Cpus::os()) };
     let pages = PageAllocator::new(config).unwrap();
     let mut four = [(); 4].map(|()| pages.alloc(Order::ZERO, Gfp::KERNEL, None).unwrap());
     four.sort();
-    // SAFETY: allocated above, freed once.
+    // SAFETY: the page was allocated above and is freed once.
     unsafe { pages.free(four[0], Order::ZERO) };
     pages.decommit_free();
-    // SAFETY: allocated above, freed once.
+    // SAFETY: the page was allocated above and is freed once.
     unsafe { pages.free(four[2], Order::ZERO) };
     assert_eq!(pages.alloc(Order::ZERO, Gfp::KERNEL, None), Ok(four[2]));
     assert_eq!(pages.alloc(Order::ZERO, Gfp::KERNEL, None), Ok(four[0]));
 }
 
-/// If memory should be in huge pages, no part of one is returned. While no part changes, a reap finds nothing
-/// new.
+/// If memory should be in huge pages, no part of a huge page is returned. While the count of changes is unchanged, a
+/// reap finds nothing new.
 #[test]
 fn frees_and_decommits_count_as_changes() {
     let pages = made(PageConfig { keep_free: Some(usize::MAX), ..normal(2048) });
@@ -1480,7 +1479,7 @@ fn block_too_small_to_discard_stays_next_to_a_discarded_one() {
     let pages = made(PageConfig { huge_pages: HugePages::Advise, keep_free: Some(usize::MAX), ..config });
     let (blocks, _) = all(&pages, Order::ZERO, Gfp::KERNEL);
     let (mut freed, kept): (Vec<_>, Vec<_>) = blocks.into_iter().partition(|block| block.pfn().get() < 5);
-    // Four pages that form one block of exactly the smallest discarded order, and one page next to it.
+    // Four pages that form one block of exactly the smallest discarded order, and one page next to the block.
     freed.clear();
     assert_eq!(pages.decommit_free(), 4 * PAGE_SIZE);
     assert_eq!((pages.info().zones[0].discarded, pages.decommit_free()), (4, 0));

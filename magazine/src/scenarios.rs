@@ -1,13 +1,13 @@
-//! Scenarios of the layer for both checkers, with the planted bugs that they must notice.
+//! Scenarios of the layer for loom and shuttle, with the planted bugs that the checkers must detect.
 //!
-//! A scenario's name begins with the properties that it checks (`tests/claims.toml` describes them): R1 and
-//! R3 the contract of a section, M1-M4 the movement of rounds, H1-H5 drain and hotplug, T1-T3 the table, N1
-//! nodes, F1 fork, D1-D5 the depot. Each ends with the census of `world`.
+//! A scenario's name begins with the properties that it checks (`tests/claims.toml` describes them). R1 and R3 are the
+//! contract of a section, M1-M4 the movement of rounds, H1-H5 drain and hotplug, T1-T3 the table, N1 nodes, F1 fork,
+//! and D1-D5 the depot. Each scenario ends with the census of `world`.
 //!
-//! All scenarios except the depot's run twice: with the claimed slot and with the token model of
-//! restartable sequences, with the same bodies and the same layer above. loom's scenarios are small and
-//! exhaustive, and each script of migrations and aborts is a separate model. shuttle's are larger, sampled,
-//! and sequentially consistent: loom checks the orderings.
+//! All scenarios except the depot's run twice: with the claimed slot, and with the token model of restartable
+//! sequences. In loom, scenarios are small and exhaustive, and each script of migrations and aborts is a separate
+//! model. In shuttle, scenarios are larger, sampled, and sequentially consistent. Memory orderings are checked only by
+//! loom.
 
 #[cfg(shuttle)]
 #[path = "../../tests/kit/linearizable.rs"]
@@ -264,7 +264,7 @@ crate::sync::scenarios! {
         bug("a magazine is put without checking the room again", "D5", "closed keeps nothing");
     }
 
-    // ---- Larger ones
+    // ---- Larger scenarios
     exchanges {
         shuttle("R1 R3 M1 M2 M3 M4 H4: four threads exchange", BOTH, schedules::exchange);
         claimed("a CPU's region is used without a claim", "M1 M3", TWICE);

@@ -1,7 +1,7 @@
 //! Errors of allocations, caches and subsystems.
 //!
-//! All errors are values: nothing is changed or lost, the caller may free something and try again, and the process continues.
-//! (Only an [invalid free](crate::corruption) ends it, unless there is another handler.)
+//! A failed call changes nothing and loses nothing: the caller may free something and try again. Only an [invalid
+//! free](crate::corruption) ends the process, unless a handler is set.
 //!
 //! | case | result | test |
 //! |---|---|---|
@@ -33,11 +33,11 @@
 //! | C: size 0, too much, overflow | a pointer; null and `ENOMEM` | `preloaded_library_behaves_as_c_programs_expect` |
 //!
 //! # Panics
-//! Users' functions run with no lock held, unless a row says otherwise, and under one wrapper: `uslab_sync::catch_panic`. A
-//! panic is *passed on* if its caller ran the function for itself: the call restores a consistent state and then panics with
-//! the function's payload. It is *contained* if the function runs in another caller's allocation, free or reap: the panic hook
-//! has reported it, the payload is leaked (its `Drop` may panic, too), and that call continues. In both cases nothing is lost,
-//! and all locks are released.
+//! User callbacks run with no lock held, unless the table names a lock, and under `uslab_sync::catch_panic`. A panic is *passed
+//! on* if an operation ran the callback for its own caller: the call restores a consistent state and then panics with the
+//! callback's payload. A panic is *contained* if the callback ran in an unrelated caller's allocation, free or reap. For a
+//! contained panic, the panic hook has reported the panic, the payload is leaked (its `Drop` may panic, too), and the unrelated
+//! call continues. After either kind of panic nothing is lost, and all locks are released.
 //!
 //! | callback | a panic | goes on with | state | it calls the allocator, or ends itself or its cache |
 //! |---|---|---|---|---|
@@ -61,8 +61,8 @@
 //! | closures of handles and pools (`make`, `keep`, growth of an arena) | passed on | nothing | the value is not in; what was kept or freed before stays so | `&mut` forbids it; an arena that grows panics, as its `RefCell` is borrowed |
 //! | functions of C (`uslab.h`) | a C++ exception or a Rust panic aborts the process | nowhere | none | may use other caches; must not destroy their own |
 //!
-//! A panic that is passed on in a `Drop` (of a [`CacheBox`](crate::CacheBox), a `Hive`) while the thread unwinds already aborts, as
-//! everywhere in Rust. So does any panic under `panic = "abort"`.
+//! As everywhere in Rust, the process aborts if a panic is passed on in a `Drop` (of a [`CacheBox`](crate::CacheBox), a `Hive`)
+//! while the thread is already unwinding. Under `panic = "abort"` any panic aborts the process.
 
 use crate::geometry::GeometryError;
 use core::fmt;
@@ -82,45 +82,45 @@ use uslab_buddy::PageError;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AllocError {
-    /// The cache has as many slabs as it may, and no free object anywhere.
+    /// The cache has reached its limit on slabs, and has no free object.
     CacheLimit {
-        /// The limit, in slabs.
+        /// The cache's limit, in slabs.
         slabs: u32,
     },
-    /// The cache's slabs, and what its objects [hold](crate::KmemCacheBuilder::holds), reach its limit in bytes, and no object
-    /// is free anywhere.
+    /// The cache's slabs, and the bytes that its objects [hold](crate::KmemCacheBuilder::holds), reach its limit in
+    /// bytes, and no object is free.
     HeldLimit {
-        /// The limit, in bytes.
+        /// The cache's limit, in bytes.
         bytes: usize,
     },
-    /// The caches of the [account](crate::cache::Account) reach its limit, and none of it is free.
+    /// The caches of the [account](crate::cache::Account) together reach its limit, and none of their objects is free.
     AccountLimit {
-        /// The limit, in bytes.
+        /// The account's limit, in bytes.
         bytes: usize,
     },
-    /// The page allocator has no block for another slab.
+    /// The page allocator has no free block for another slab.
     Memory(uslab_buddy::AllocError),
-    /// No memory for the bitmap of another slab.
+    /// Memory for the bitmap of another slab was refused.
     SideTable,
     /// The size, a count, or a count times a size, exceeds what can ever be allocated.
     TooLarge,
-    /// The system refuses to map memory, or the [limit](uslab_buddy::PageConfig::limit) leaves none for mappings.
+    /// The system refuses to map memory, or the [limit](uslab_buddy::PageConfig::limit) leaves no bytes for mappings.
     Refused {
-        /// Requested bytes.
+        /// Number of bytes that were requested from the system.
         bytes: usize,
     },
     /// The [constructor](crate::KmemCacheBuilder::try_ctor) of an object failed.
     Constructor,
     /// The cache was destroyed.
     Destroyed,
-    /// The memory to be moved is not an object; its corruption was reported.
+    /// The address to reallocate is not an object; the error was reported as a corruption.
     NotAnObject,
     /// An injected failure: see [`faults`](crate::faults).
     Injected,
 }
 
 impl AllocError {
-    /// Returns `true` for an error that passes once another user frees something.
+    /// Returns `true` for an error that another user's free can end.
     pub(crate) fn is_limit(self) -> bool {
         matches!(self, Self::CacheLimit { .. } | Self::HeldLimit { .. } | Self::AccountLimit { .. })
     }
@@ -166,15 +166,16 @@ impl From<uslab_buddy::AllocError> for AllocError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CacheError {
-    /// No slab can hold such objects.
+    /// No slab can hold objects of the requested size and alignment.
     Geometry(GeometryError),
-    /// The name is empty or has blanks, at which readers of slabinfo end it.
+    /// The name is empty or contains blanks, which end the name for readers of slabinfo.
     Name,
-    /// No address space for the tables of [checked frees](crate::Config::check_frees).
+    /// Address space for the tables of [checked frees](crate::Config::check_frees) was refused.
     Memory,
-    /// A type-stable cache in the subsystem of the process-wide malloc: its slabs would be freed by a collector that allocates.
+    /// A type-stable cache cannot use the subsystem of the process-wide malloc, because the collector that frees its
+    /// slabs allocates.
     TypeStable,
-    /// [Zero on free](crate::KmemCacheBuilder::zero_on_free) for objects that stay constructed.
+    /// [Zero on free](crate::KmemCacheBuilder::zero_on_free) was requested for objects that stay constructed.
     ZeroOnFree,
     /// The account belongs to another subsystem.
     Account,
@@ -208,7 +209,7 @@ impl From<StartError> for CacheError {
     }
 }
 
-/// Error: a cache with objects in use cannot be destroyed. It continues unchanged.
+/// Error of destroying a cache with objects in use. The cache stays usable.
 ///
 /// ```
 /// use uslab::{Busy, Gfp, KmemCache};
@@ -222,9 +223,10 @@ impl From<StartError> for CacheError {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Busy {
-    /// Objects in use, or, in a call by a destructor, objects being destructed; at least 1, unless the cache is shared.
+    /// Number of objects in use, or, in a call by a destructor, of objects being destructed. At least 1, unless the
+    /// cache is shared.
     pub live: u64,
-    /// Number of other users that share the cache: see [`KmemCacheBuilder::merge`](crate::KmemCacheBuilder::merge).
+    /// Number of other users that share the cache through [`KmemCacheBuilder::merge`](crate::KmemCacheBuilder::merge).
     pub aliases: u64,
 }
 
@@ -256,13 +258,13 @@ impl std::error::Error for Busy {}
 pub enum StartError {
     /// The page allocator rejects the configuration, or got no address space.
     Pages(PageError),
-    /// No address space for the bitmaps of slabs with many objects, or for the table of huge memory.
+    /// Address space was refused for the bitmaps of slabs with many objects, or for the table of huge memory.
     SideTable,
-    /// No address space for the checked frees of kmalloc's caches, or of a malloc's.
+    /// Address space was refused for the checked frees of kmalloc's or a malloc's caches.
     Kmalloc,
-    /// This very thread is starting the global subsystem.
+    /// The current thread is already starting the global subsystem.
     Starting,
-    /// The global subsystem exists already, with another [`Config`](crate::Config).
+    /// A global subsystem with another [`Config`](crate::Config) already exists.
     Started,
 }
 

@@ -4,7 +4,6 @@ use crate::shadow::{TestSupplier, table};
 use crate::sync::catch_panic;
 use crate::test_round::TestRound;
 
-/// Supplies rounds without end.
 struct Endless;
 impl Supplier<TestRound> for Endless {
     fn fill(&self, _: &Operation, _: u32, max: usize, put: impl FnMut(TestRound)) -> usize {
@@ -52,7 +51,7 @@ fn extreme_layer_sizes_are_refused_or_work() {
     }
 }
 
-/// Regression: the classes of such a drain stayed closed, and the rounds that it had taken from other CPUs were lost.
+/// Regression: a panicking supplier left the drained classes closed, and rounds taken from other CPUs were lost.
 #[test]
 fn panicking_supplier_leaves_no_class_closed() {
     struct PanicsOnce<'a>(&'a TestSupplier, Counter);
@@ -116,7 +115,7 @@ fn panic_while_flushing_one_node_does_not_stop_other_nodes() {
     assert_eq!(layer.stats().in_magazines, 1, "the other node's class is open");
 }
 
-/// Regression: the class stayed closed in the child, and rounds that were freed there were put on top of rounds being
+/// Regression: the class stayed closed in the child, and rounds freed in the child were put on top of rounds being
 /// flushed.
 #[test]
 fn fork_during_the_flush_of_a_drain_loses_no_round() {
@@ -127,7 +126,7 @@ fn fork_during_the_flush_of_a_drain_loses_no_round() {
         }
         fn flush(&self, op: &Operation, rounds: impl Iterator<Item = TestRound>) {
             for round in rounds {
-                // More rounds remain to be flushed, in this stack and in other stacks.
+                // The drain still has rounds of this stack and of other stacks to flush.
                 self.2.add(1);
                 if self.2.get() == self.3 {
                     // SAFETY: this is the only thread.
@@ -141,8 +140,8 @@ fn fork_during_the_flush_of_a_drain_loses_no_round() {
             round.0 as u32 % self.1.nodes.len() as u32
         }
     }
-    // Two nodes are two classes of one drain. The sixth round is in the second class, after the first one has
-    // been opened again.
+    // With two nodes, one drain takes from two classes. The sixth round is in the second node's class, and is flushed
+    // after the first node's class was opened again.
     for (nodes, at) in [(1, 2), (2, 2), (2, 6)] {
         let (table, none) = (table(Cpus::simulated(2, nodes).unwrap()), TestSupplier::new(0, nodes));
         let layer: Layer<TestRound> = Layer::new(&table, Config::new(4, 0, 0)).unwrap();
@@ -166,7 +165,7 @@ fn fork_during_the_flush_of_a_drain_loses_no_round() {
     }
 }
 
-/// Regression: freeing it panicked.
+/// Regression: freeing a round of a node without CPUs panicked.
 #[test]
 fn round_of_a_node_without_cpus_goes_to_the_supplier() {
     let (table, supplier) = (table(Cpus::simulated(2, 2).unwrap()), TestSupplier::new(0, 3));
@@ -219,11 +218,11 @@ fn free_is_quiet_until_one_magazine_below_the_stack_limit() {
     assert_eq!((region.limit(class), region.quiet(class)), (8, 4));
 }
 
-/// Regression: a layer that got a number for only one of its nodes leaked that number.
+/// Regression: a layer that got a class number for only one of its nodes leaked that number.
 #[test]
 fn refused_layer_keeps_no_class_number() {
     let cpus = Cpus::simulated(3, 3).unwrap();
-    // Rooms of 16 KiB, of which there are four.
+    // The table has four rooms of 16 KiB.
     let config = Config::new(64, 14, 0);
     let region = crate::region::STACKS.next_multiple_of(4096) + (4 << 14);
     let memory = Heap::new(Table::<Heap>::footprint(&cpus, region)).unwrap();
@@ -236,7 +235,8 @@ fn refused_layer_keeps_no_class_number() {
     assert_eq!(numbers(), 4);
 }
 
-/// A new layer reuses the numbers of a dropped one: its counts begin at 0, and it never sees the old rounds.
+/// A new layer reuses the class numbers of a dropped layer. The counts of the new layer begin at 0, and the new layer
+/// never sees the old rounds.
 #[test]
 fn reused_class_number_starts_without_rounds_and_counts() {
     let cpus = Cpus::simulated(2, 1).unwrap();
@@ -260,7 +260,7 @@ fn reused_class_number_starts_without_rounds_and_counts() {
     assert!(numbers.iter().all(|number| *number == numbers[0]), "{numbers:?}");
 }
 
-/// One sweep of their table drains, flushes or reaps many layers.
+/// One sweep of a table drains, flushes or reaps many layers.
 #[test]
 fn each_layer_flushes_its_part_of_a_shared_drain() {
     let (table, supplier) = (table(Cpus::simulated(2, 1).unwrap()), TestSupplier::new(40, 1));
@@ -332,8 +332,8 @@ fn closed_layer_allocates_its_rounds_and_keeps_no_freed_one() {
     layer.close();
     let before = layer.stats();
     assert_eq!((before.in_magazines, before.in_depot), (6, 4));
-    // Its stack, then the supplier's rounds one by one, then its depot, whose magazines cannot be put on a
-    // stack.
+    // The rounds come from the stack, then one by one from the supplier, and then from the depot, whose magazines
+    // cannot be put on a stack.
     let got: Vec<_> = core::iter::from_fn(|| layer.alloc(&supplier)).collect();
     let stats = layer.stats();
     assert_eq!((stats.in_magazines, stats.in_depot), (0, 0));
@@ -347,7 +347,7 @@ fn closed_layer_allocates_its_rounds_and_keeps_no_freed_one() {
     assert_eq!((after.flushes, supplier.free.borrow().len()), (stats.flushes, 12), "one by one");
 }
 
-/// A whole magazine would be filled for one round.
+/// A larger fill would fetch a whole magazine for one round.
 #[test]
 fn fill_requests_one_round_if_the_stack_cannot_store_more() {
     let (table, supplier) = (table(Cpus::simulated(2, 1).unwrap()), TestSupplier::new(9, 1));
@@ -387,8 +387,7 @@ fn freed_rounds_return_to_their_node() {
     assert_eq!(unsafe { layer.fast_path(Words::Inlined).alloc() }, None, "each operation asks for its node");
 }
 
-/// A cache tries other sources before the layer, and the operation counts at the highest level that it
-/// reached.
+/// A cache tries other sources before the layer. The operation counts at the highest level that it reached.
 #[test]
 fn miss_is_counted_at_its_highest_level() {
     use crate::Path;

@@ -1,10 +1,10 @@
-//! Added to the crate's own tests.
+//! These tests are appended to the tests of `lru`.
 
 use lru::LruCache;
 use std::num::NonZeroUsize;
 use uslab::{CacheInfo, Subsystem};
 
-/// Statistics of the caches of nodes. Each `LruCache` has one.
+/// Statistics of the caches of nodes. Each `LruCache` has one cache of nodes.
 fn nodes() -> Vec<CacheInfo> {
     let caches = Subsystem::global().unwrap().info().caches;
     caches.into_iter().filter(|cache| &*cache.name == "lru-node").collect()

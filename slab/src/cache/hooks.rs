@@ -1,4 +1,4 @@
-//! Hooks: users' functions that run on the objects of a cache.
+//! Hooks: user functions that run on the objects of a cache.
 
 use std::fmt;
 use std::ptr::NonNull;
@@ -22,15 +22,15 @@ impl fmt::Debug for Hooks {
     }
 }
 
-/// Source of the bytes that a constructed object holds.
+/// Source of the number of bytes that a constructed object holds.
 #[derive(Default)]
 pub(crate) enum Holds {
-    /// Not known.
+    /// The number of held bytes is unknown.
     #[default]
     Unknown,
-    /// The same number for each object.
+    /// Each object holds the same number of bytes.
     Declared(usize),
-    /// Measured for each object by a function.
+    /// A function measures the bytes that each object holds.
     Weighed(Hook<usize>),
 }
 
@@ -45,7 +45,7 @@ impl fmt::Debug for Holds {
 }
 
 impl Holds {
-    /// Declared bytes of an object; 0 if they are not declared.
+    /// Declared number of bytes that an object holds; 0 if not declared.
     pub(crate) fn declared(&self) -> usize {
         if let Self::Declared(bytes) = self { *bytes } else { 0 }
     }

@@ -1,4 +1,4 @@
-//! Reclaim across all caches: sweeps of their magazines, empty slabs, shrinkers.
+//! Reclaim across all caches: sweeps of magazines, empty slabs, shrinkers.
 
 use super::Cache;
 use super::core::Core;
@@ -13,15 +13,16 @@ use uslab_magazine::sync::Ordering::Relaxed;
 use uslab_magazine::tracepoints::What;
 use uslab_magazine::{Operation, Which};
 
-/// Number of the cache for whose limit a shrinker is; 0 for all memory.
+/// Number of the cache whose limit a shrinker serves; 0 for all memory.
 fn number(cache: Option<&Cache>) -> u64 {
     cache.map_or(0, |cache| cache.number)
 }
 
 impl Core {
-    /// Takes the stacks of `cpus` of all caches, with one fence per table; the objects wait until each cache flushes its own.
+    /// Takes the stacks of `cpus` of all caches, with one fence per table. The objects wait until each cache flushes its own
+    /// objects.
     fn sweep(&self, cpus: Range<u32>, which: Which) {
-        // Any cache does it for all of them.
+        // One cache flushes the deferred frees of all caches.
         self.caches.iter().take(1).for_each(|cache| cache.flush_deferred());
         self.memory.pages.tables().sweep(cpus, which, |group| group == OBJECTS);
     }
@@ -45,7 +46,6 @@ impl Core {
         }
     }
 
-    /// See [`Subsystem::shrink`](crate::Subsystem::shrink).
     pub(crate) fn shrink(&self, op: &Operation) -> usize {
         self.release_huge();
         self.sweep(0..self.cpus.count(), Which::All);
@@ -53,7 +53,7 @@ impl Core {
         self.memory.pages.tables().decommit_idle();
         slabs
     }
-    /// Drains the magazines of `cpus`: objects.
+    /// Drains the objects in the magazines of `cpus`.
     pub(crate) fn drain(&self, cpus: Range<u32>) {
         self.sweep(cpus, Which::All);
         self.after_sweep(|cache| {
@@ -61,17 +61,16 @@ impl Core {
             0
         });
     }
-    /// Calls `each` for each cache after a sweep, and returns the sum.
     fn after_sweep(&self, each: impl Fn(&Cache) -> usize) -> usize {
         self.refs().map(|cache| each(&cache)).sum()
     }
 
-    /// Frees all empty slabs. Returns their number.
+    /// Frees all empty slabs. Returns the number of slabs freed.
     pub(crate) fn discard_empty(&self) -> usize {
         self.refs().map(|cache| cache.discard_empty(&cache.operation(What::Reclaim).cold())).sum()
     }
 
-    /// Reclaims memory: all caches except one free their empty slabs and keep less from now on, and freed mappings are
+    /// Reclaims memory: all caches except `except` free their empty slabs and keep less from now on, and freed mappings are
     /// unmapped. Returns the number of slabs and mappings.
     pub(crate) fn reclaim(&self, op: &Operation, except: Option<&Cache>) -> usize {
         let others = self.refs().filter(|cache| except.is_none_or(|except| !core::ptr::eq(&**cache, except)));
@@ -84,12 +83,11 @@ impl Core {
         self.memory.pages.uncharge(bytes / PAGE_SIZE);
         bytes
     }
-    /// Unmaps all freed mappings. Returns their bytes.
+    /// Unmaps all freed mappings. Returns the number of bytes.
     pub(crate) fn release_huge(&self) -> usize {
         self.uncharge_huge(self.huge.release())
     }
 
-    /// See [`Subsystem::reap`](crate::Subsystem::reap).
     pub(crate) fn reap(&self) -> u64 {
         let objects = self.reap_caches();
         self.memory.pages.reap();
@@ -101,14 +99,15 @@ impl Core {
         self.after_sweep(|cache| cache.reap_swept() as usize) as u64
     }
 
-    /// Adds a shrinker for the limit of `cache`, or for all memory without one.
+    /// Adds a shrinker for the limit of `cache`, or for all memory if `cache` is `None`.
     pub(crate) fn add_shrinker(&self, shrinker: Box<dyn Shrinker>, cache: Option<&Cache>) -> Registration {
         let registration = self.shrinkers.add(shrinker, number(cache));
-        // Sleeping waiters have seen no shrinker, and must call this one.
+        // A thread that began to wait without a shrinker must wake up to call the new shrinker.
         cache.into_iter().for_each(Cache::wake_threads);
         registration
     }
-    /// Runs shrinkers for growing fractions until `again` succeeds or nothing is left; with `cache`, those of its limit only.
+    /// Runs shrinkers for growing fractions until `again` succeeds or nothing is left. With a `cache`, only shrinkers of its
+    /// limit run.
     pub(crate) fn shrink_until<T, E>(
         &self,
         gfp: Gfp,
@@ -121,7 +120,7 @@ impl Core {
 }
 
 impl Core {
-    /// Iterates the caches that sample, with the number of their allocations.
+    /// Iterates the sampling caches, with the number of each cache's allocations.
     fn sampling(&self) -> impl Iterator<Item = (CacheRef, u64)> + '_ {
         let sampled =
             self.refs().filter(|cache| cache.config().page_class.is_some() || cache.config().guarded);
@@ -130,11 +129,11 @@ impl Core {
     fn samples(&self) -> bool {
         self.guard.is_on()
     }
-    /// A number that changes while there is something to sample.
+    /// Total of the sampling caches' allocations, which changes while there are allocations to sample.
     fn sampled_from(&self) -> u64 {
         if self.samples() { self.sampling().map(|(_, allocs)| allocs).sum() } else { 0 }
     }
-    /// If the interval had enough allocations for a sample and none was taken, drains the stacks of one class, drawn in
+    /// Drains the stacks of one class if the interval had enough allocations for a sample but took none. The class is drawn in
     /// proportion to its allocations.
     fn let_one_miss(&self) {
         if !self.samples() {
@@ -157,7 +156,7 @@ impl Reap for Core {
     fn end_interval(&self) -> usize {
         self.let_one_miss();
         self.refs().for_each(|cache| cache.ask_again(Gfp::KERNEL));
-        // Deferred frees may be what the waiters need.
+        // The waiters may need objects of deferred frees.
         if self.waited_for.load(Relaxed) > 0 {
             crate::reclaim::rcu::advance();
         }
@@ -180,8 +179,8 @@ impl Reap for Core {
         self.memory.pages.changes() + self.huge.changes() + self.sampled_from() + self.idle_objects.get()
     }
     fn is_needed(&self, seen: u64) -> bool {
-        // Relaxed: a new waiter wakes the reaper. If the reaper is just falling asleep and misses that, it checks again in a
-        // second.
+        // Relaxed: a new waiter wakes the reaper. If the reaper is just falling asleep and misses the waiter, it checks again
+        // in a second.
         self.waited_for.load(Relaxed) > 0 || self.samples() && self.changes() != seen
     }
     fn background(&self) -> &Background {
@@ -210,7 +209,7 @@ mod tests {
             let malloc = Malloc::new(&subsystem).unwrap();
             let pair = || {
                 let memory = malloc.alloc(Layout::new::<[u64; 8]>(), Gfp::KERNEL).unwrap();
-                // SAFETY: just allocated.
+                // SAFETY: the memory was just allocated, and is freed once.
                 unsafe { malloc.free(memory) };
             };
             pair();
@@ -236,7 +235,7 @@ mod tests {
         for alloc in [&by_layout as &dyn Fn(usize) -> _, &by_size] {
             let seen = subsystem.core().guard.samples();
             for size in (1..64).map(|n| 16 * n) {
-                // SAFETY: just allocated.
+                // SAFETY: the memory was just allocated, and is freed once.
                 unsafe { malloc.free(alloc(size).unwrap()) };
             }
             assert!(subsystem.core().guard.samples() >= seen + 16);
@@ -253,7 +252,7 @@ mod tests {
         assert_eq!(core.memory.pages.tables().decommit_idle(), 0);
     }
 
-    /// Except the pages of a table that waits for more.
+    /// Pages of a table that waits for more caches may stay.
     #[test]
     fn dropped_caches_leave_no_stack_pages() {
         let subsystem = subsystem(0);
@@ -287,7 +286,7 @@ mod tests {
         assert!(held() < before);
     }
 
-    /// Except objects on stacks in use: a stack keeps its size until it is drained.
+    /// Stacks in use may keep objects, because a stack keeps its size until it is drained.
     #[test]
     fn magazines_shrink_after_the_cache_reached_its_limit() {
         let pages = PageConfig::default_for(Cpus::simulated(2, 1).unwrap()).limit(64 << 20);
@@ -300,7 +299,7 @@ mod tests {
             core::iter::from_fn(free).max().unwrap()
         };
         let before = held();
-        // All are on the first CPU's stack: the other CPU reaches the limit, and flushes them.
+        // All objects are on the first CPU's stack. The second CPU reaches the limit, and flushes the first CPU's stack.
         on_cpu(1);
         drop(cache.alloc_block(Gfp::KERNEL).unwrap());
         assert!(held() < before);
@@ -312,7 +311,7 @@ mod tests {
         let malloc = Malloc::new(&subsystem).unwrap();
         for bytes in [64, 5 << 20] {
             let memory = malloc.alloc(Layout::from_size_align(bytes, 8).unwrap(), Gfp::KERNEL).unwrap();
-            // SAFETY: just allocated.
+            // SAFETY: the memory was just allocated, and is freed once.
             unsafe { malloc.free(memory) };
         }
         drop(subsystem.pages().alloc_block(Order::MAX, Gfp::KERNEL, None).unwrap());
@@ -351,7 +350,7 @@ mod tests {
         let held: Vec<_> = (0..20_000).map(|_| cache.alloc_block(Gfp::KERNEL).unwrap()).collect();
         let of_magazines = samples();
         drop(held);
-        // Each allocation misses now.
+        // From now on each allocation misses.
         subsystem.start_profile(1 << 20).unwrap();
         (0..20_000).for_each(|_| drop(cache.alloc_block(Gfp::KERNEL).unwrap()));
         subsystem.stop_profile();
@@ -361,7 +360,7 @@ mod tests {
         }
     }
 
-    // Elsewhere each allocation misses.
+    // On other systems each allocation misses.
     #[cfg(all(target_os = "linux", not(uslab_heap)))]
     #[test]
     fn guard_interval_without_samples_forces_a_miss() {
@@ -372,7 +371,7 @@ mod tests {
         let pairs = |n| {
             for _ in 0..n {
                 let object = first.alloc(Gfp::KERNEL).unwrap();
-                // SAFETY: just allocated, freed once.
+                // SAFETY: the object was just allocated, and is freed once.
                 unsafe { first.free(object) };
             }
         };

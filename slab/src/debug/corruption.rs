@@ -1,6 +1,6 @@
 //! Invalid frees and overwritten memory, and the one handler that receives the reports.
 //!
-//! Detection, with and without the options:
+//! Errors that are always detected, or only with checked frees and other options:
 //!
 //! | what | noticed, with checked frees | noticed, without | test |
 //! |---|---|---|---|
@@ -17,7 +17,7 @@
 //! | **no object**: `realloc` or the size of what is foreign or interior | at the call | at the call | `non_object_has_no_size_and_cannot_be_reallocated` |
 //! | under `libuslab.so` | as here; ends the program | as malloc; ends the program | `wrong_free_is_reported_and_aborts` `free_of_a_non_object_aborts_without_checks` |
 //!
-//! With [`slab_debug`](crate::debug::flags), and not without:
+//! Errors that only [`slab_debug`](crate::debug::flags) detects:
 //!
 //! | what | flag | noticed | test |
 //! |---|---|---|---|
@@ -25,25 +25,25 @@
 //! | **poison**: bytes of a free object | `P` | at its next allocation, by `validate` | `poisoned_object_write_is_reported_and_repaired` |
 //! | **padding**: bytes of a slab outside of objects | `Z`, `P` | when the slab is freed, by `validate` | `write_past_the_last_object_of_a_slab_is_reported` |
 //!
-//! Such damage is repaired after the handler has returned, and the allocation or free continues. With `U`, reports name the
-//! allocation and the free of the object. For a refused free that is the object that has the address, of whatever cache.
-//! [`Corruption::report`] has all that is known of it, and `{:#}` shows it.
+//! After the handler has returned, overwritten debug bytes are repaired, and the allocation or free continues. With the flag
+//! `U`, reports name the last allocation and free of the object. For a refused free, the report describes the object that has
+//! the address, in whatever cache. [`Corruption::report`] has everything known about the object; `{:#}` shows the report.
 //!
 //! The [handler](Handler) decides the consequence: the [default](abort) prints the report to standard error and aborts the
 //! process.
 //!
-//! *Checked* are the frees of caches with the option ([`Config::check_frees`](crate::Config::check_frees),
-//! [`KmemCacheBuilder::check_frees`](crate::KmemCacheBuilder::check_frees), `USLAB_OPTIONS=check=1`): a byte per object records
-//! that it is out. In builds without debug assertions the option is off by default. Then a double free is detected only when
-//! the object reaches its slab, whose bit is clear already. That may be long after, and until then **the object may be handed
-//! out twice**. The double free is missed, or attributed to a later free, if the object was handed out again in between. Nor is
-//! a request for the size of a free object detected.
+//! *Checked frees* are enabled by [`Config::check_frees`](crate::Config::check_frees),
+//! [`KmemCacheBuilder::check_frees`](crate::KmemCacheBuilder::check_frees) or `USLAB_OPTIONS=check=1`: one byte per object
+//! records that the object is out. In builds without debug assertions the option is off by default. Without checked frees, a
+//! double free is detected only when the object reaches its slab, whose bit is already clear. Before the object reaches its
+//! slab, which may take long, **it may be handed out twice**. If the object was handed out again in between, the double free is
+//! missed, or attributed to a later free. A request for the size of a free object is not detected either.
 //!
-//! A free that does not name its cache (`Kmalloc`, `Malloc`) reads the page's frame and the cache that it names. Both show
-//! without further memory whether an object begins at the address. A free with a layout ([`Malloc::free_sized`](crate::Malloc),
-//! and so `dealloc` of a `#[global_allocator]`) reads no frame, unless frees are checked.
+//! A free that does not name its cache (`Kmalloc`, `Malloc`) reads the page's frame and the cache that the frame names. Frame
+//! and cache suffice to decide if an object begins at the address. A free with a layout ([`Malloc::free_sized`](crate::Malloc),
+//! and therefore `dealloc` of a `#[global_allocator]`) reads no frame, unless frees are checked.
 //!
-//! A refused free changes nothing: the object, if it is one, stays as it was. The handler runs with no lock held.
+//! A refused free changes nothing, even if an object is at the address. The handler runs with no lock held.
 
 use super::lines::Lines;
 use super::report::ObjectReport;
@@ -61,15 +61,15 @@ use core::fmt::{self, Write as _};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum CorruptionKind {
-    /// The object was free already.
+    /// The freed object was already free.
     DoubleFree,
     /// The address belongs to no object of any cache.
     Foreign,
-    /// The address is inside an object, or behind the last one.
+    /// The address is inside an object, or behind the last object of a slab.
     Interior,
-    /// The object belongs to another cache.
+    /// The object does not belong to the cache to which it was freed.
     WrongCache,
-    /// The size was requested of an address that belongs to no object of any cache.
+    /// The caller requested the size of an address that belongs to no object of any cache.
     NotAnObject,
     /// The bytes before or behind an object were overwritten.
     RedZone,
@@ -77,7 +77,7 @@ pub enum CorruptionKind {
     Poison,
     /// The padding of a slab was overwritten.
     Padding,
-    /// The object was freed with a size that is not its size.
+    /// The free passed a size that is not the object's size.
     WrongSize,
     /// The bytes behind the requested size were overwritten.
     Overflow,
@@ -103,7 +103,7 @@ impl fmt::Display for CorruptionKind {
     }
 }
 
-/// A refused free, or damage.
+/// A refused free, or damage to an object or a slab.
 ///
 /// ```
 /// use std::sync::{Arc, mpsc};
@@ -128,20 +128,20 @@ impl fmt::Display for CorruptionKind {
 pub struct Corruption<'a> {
     /// Kind of the error.
     pub kind: CorruptionKind,
-    /// Address that was freed, or of the damaged object.
+    /// Address that was freed, or the address of the damaged object.
     pub address: usize,
-    /// Cache to which the object was freed; `kmalloc` for any size class.
+    /// Name of the cache to which the object was freed; `kmalloc` for any size class.
     pub cache: &'a str,
-    /// Cache that owns the address, if it is another one.
+    /// Name of the cache that owns the address, if it is another cache.
     pub owner: Option<&'a str>,
-    /// Index of the object in its slab, if it is one.
+    /// Index of the object in its slab; `None` if no object is at the address.
     pub index: Option<usize>,
     /// Record of the object, if its cache is [debugged](crate::debug::flags) with more than `F`.
     pub report: Option<&'a ObjectReport<'a>>,
 }
 
 impl fmt::Display for Corruption<'_> {
-    /// One line; with `{:#}` followed by the report, if there is one.
+    /// Writes one line; with `{:#}` also the report, if available.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(report) = self.report
             && f.alternate()
@@ -159,13 +159,14 @@ impl fmt::Display for Corruption<'_> {
     }
 }
 
-/// Handler called for every refused free and every damage, with no lock held. It may end the process. A panic ends the call of
-/// the handler and nothing else: see [panics](crate::error#panics).
+/// Handler that is called for every refused free and every damage, with no lock held. A handler may end the process. A panic
+/// ends only the handler's call: see [panics](crate::error#panics).
 pub type Handler = dyn Fn(&Corruption<'_>) + Send + Sync;
 
-/// The default handler: prints the report to standard error and aborts, because further errors of the program are unknown.
+/// The default handler: prints the report to standard error and aborts, because the program may have further, undetected
+/// errors.
 pub fn abort(corruption: &Corruption<'_>) {
-    // Not `eprintln!`, which panics if standard error is closed.
+    // `eprintln!` is not used, because it panics if standard error is closed.
     let mut lines = Lines::new();
     let _ = writeln!(lines, "uslab: corruption: {corruption}");
     if corruption.report.is_some() {

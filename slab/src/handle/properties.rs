@@ -1,4 +1,4 @@
-//! Random operations on all handle containers, compared with shadows.
+//! Properties: random operations on all handle containers, compared with shadow models.
 
 use crate::shadow::handles::{self, Setup, Step};
 use proptest::prelude::*;

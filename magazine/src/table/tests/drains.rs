@@ -1,4 +1,4 @@
-//! Stacks, drains and sweeps; and, on real CPUs, a drain's exclusive access to a region.
+//! Tests of stacks, drains and sweeps, and of a drain's exclusive access to a region on real CPUs.
 
 use super::*;
 
@@ -15,7 +15,7 @@ fn stack_operations_follow_their_contract() {
     assert!(batch(1..2));
     assert_eq!(look(), (0, 1, 1));
     assert!(!region.push(class, round(2), Commit::Done));
-    // A batch doubles the number of places, or makes as many as it needs, up to the limit.
+    // A batch doubles the number of places, or adds as many as it needs, up to the limit.
     assert!(batch(2..3));
     assert_eq!(look(), (0, 2, 2));
     assert!(batch(3..8));
@@ -85,7 +85,7 @@ fn drain_takes_only_the_requested_classes() {
     assert!(table.put(1, one, &rounds(1..9)), "until somebody comes back");
 }
 
-/// A regression: retiring a class once took every CPU's region away, twice.
+/// Regression: retiring a class took every CPU's region away, twice.
 #[test]
 fn retiring_a_class_leaves_unused_cpus_alone() {
     let table = simulated(3, 64 << 10);
@@ -124,8 +124,7 @@ fn retiring_a_class_leaves_unused_cpus_alone() {
     assert_eq!(table.class(8), Some(two));
 }
 
-/// A regression: a drain once gave away rounds that another drain had taken and was still giving away, so that each round had two
-/// owners.
+/// Regression: a drain gave away rounds that another drain was still giving away, so that each round had two owners.
 #[test]
 fn drain_leaves_rounds_that_another_drain_is_flushing() {
     let table = simulated(2, 64 << 10);
@@ -158,7 +157,7 @@ fn drain_does_not_return_rounds_taken_by_another_drain() {
     assert_eq!([5, 6].map(|drain| region.taken_by(class, drain)), [0, 3]);
 }
 
-/// A drain may take long: widening an open stack must not need its lock.
+/// A drain may take long, so widening an open stack must not need the lock of drains.
 #[test]
 fn open_stack_grows_during_a_drain() {
     let table = simulated(1, 1 << 20);
@@ -170,7 +169,7 @@ fn open_stack_grows_during_a_drain() {
     assert!(table.open(&Operation::new(), 0, class, 1000) && region.committed() >= class.end(1000));
 }
 
-/// It takes all idle stacks, and no stack that was used since the last reap.
+/// A reap takes all idle stacks, and no stack that was used since the last reap.
 #[test]
 fn reap_takes_only_idle_stacks() {
     let table = simulated(2, 64 << 10);
@@ -203,8 +202,7 @@ fn freed_class_number_is_closed_and_empty_on_each_cpu() {
         assert!(table.put(cpu, class, &rounds(1..5)));
         table.region(cpu).unwrap().pop(class, Commit::Done).unwrap();
     }
-    // The drain has seen CPU 1's stack, which served nothing: rounds that the class's next owner puts there must not count as
-    // idle immediately.
+    // The drain has seen CPU 1's idle stack. Rounds of the class's next owner must not immediately count as idle.
     assert!(table.put(1, class, &rounds(1..5)));
     let other = table.class(8).unwrap();
     assert!(table.put(2, other, &rounds(1..3)));
@@ -216,14 +214,14 @@ fn freed_class_number_is_closed_and_empty_on_each_cpu() {
             (region.head(class), region.cap(class), region.seen(class), region.taken(class)),
             (0, 0, 0, 0)
         );
-        // A free that comes after the class was given back.
+        // The free in this test comes after the class number was returned.
         assert!(!region.push(class, round(1), Commit::Done) && !table.put(cpu, class, &[round(1)]));
     }
     assert_eq!(table.len(2, other), 2, "and another one is as it was");
 }
 
-/// One stack is open and empty: it must not accept a late free. The other one is closed with rounds on it, as after a fork: these
-/// must not stay.
+/// One stack is open and empty, and must not accept a late free. Another stack is closed with rounds on it, as after a
+/// fork. The rounds on the closed stack must not stay.
 #[test]
 fn class_number_is_freed_from_empty_and_closed_stacks() {
     let table = simulated(2, 64 << 10);
@@ -242,7 +240,7 @@ fn class_number_is_freed_from_empty_and_closed_stacks() {
     assert_eq!(table.class(8), Some(class));
 }
 
-/// The rounds that a sweep took were never collected.
+/// No layer ever collects the rounds that the sweep took.
 #[test]
 fn class_number_freed_during_a_drain_serves_its_next_owner() {
     let table = simulated(1, 64 << 10);
@@ -256,7 +254,7 @@ fn class_number_freed_during_a_drain_serves_its_next_owner() {
     assert!(table.put(0, class, &rounds(1..4)));
 }
 
-/// The words that a region has for one class must not overlap those of another class.
+/// A region's words of one class must not overlap the words of another class.
 #[test]
 fn stack_words_of_different_classes_do_not_overlap() {
     let table = simulated(1, 1 << 20);
@@ -290,8 +288,8 @@ fn cpu_without_a_region_always_misses() {
 
 // ---------------------------------------------------------------- fork
 
-/// The child has one thread: claims of other threads must be released, and rounds that another thread's drain had not begun to
-/// give away must be on their stacks.
+/// In the child, claims of other threads must be released. Rounds that another thread's drain had not begun to give
+/// away must be on their stacks.
 #[test]
 fn child_of_a_fork_inherits_no_claim_and_no_drain() {
     let table = simulated(2, 64 << 10);
@@ -305,10 +303,10 @@ fn child_of_a_fork_inherits_no_claim_and_no_drain() {
         if taken.len() == 0 {
             return;
         }
-        // The child is another thread than the one that drains.
+        // The child runs on another thread than the drain.
         let child = || {
             table.region(1).unwrap().claim().store(1, Relaxed);
-            // SAFETY: no other thread uses the table at this time, as in a child after a fork.
+            // SAFETY: no other thread uses the table now, as in a child after a fork.
             unsafe {
                 table.before_fork();
                 table.after_fork_in_child();
@@ -323,8 +321,7 @@ fn child_of_a_fork_inherits_no_claim_and_no_drain() {
             assert_eq!(claimed::pop(&table, other), Some(round(6)));
         };
         std::thread::scope(|scope| scope.spawn(child).join()).unwrap();
-        // Return to the parent's state, in which the drain ends.
-        // SAFETY: no other thread uses the table.
+        // Restores the parent's state, in which the drain ends. SAFETY: no other thread uses the table.
         unsafe { table.close_again(class) };
         while taken.pop().is_some() {}
     });
@@ -332,8 +329,8 @@ fn child_of_a_fork_inherits_no_claim_and_no_drain() {
     assert!(table.drains.try_lock().is_some() && table.making.try_lock().is_some());
 }
 
-/// The rounds that a drain gives away are recorded on its thread's stack. After the drain's end that memory is overwritten here:
-/// a fork must not read it.
+/// The record of a running drain is on the stack of the draining thread. The test overwrites the record's stack memory
+/// after the drain's end. A fork must not read the overwritten stack memory.
 #[test]
 fn fork_reads_no_record_of_a_finished_drain() {
     #[inline(never)]
@@ -419,14 +416,14 @@ fn joined_drain_returns_to_each_class_its_rounds() {
     assert_eq!((collected(&table, one), collected(&table, silent)), (vec![3, 2, 1, 6, 5, 4], vec![]));
     assert!(collected(&table, one).is_empty(), "once");
     assert_eq!([one, two].map(|class| table.limit(class).load(Relaxed)), [8, 0]);
-    // A drain takes over rounds that were not collected; so does the next sweep.
+    // A drain takes over rounds that were not collected. The next sweep also takes over rounds that were not collected.
     assert_eq!(table.drain_all(Which::Idle, &[two]), [(two, vec![13, 12, 11]), (two, vec![16, 15, 14])]);
     assert!(collected(&table, two).is_empty());
     assert!(table.put(2, two, &rounds(1..3)));
     (0..2).for_each(|_| table.sweep(0..3, Which::All, |_| true));
     assert_eq!(collected(&table, two), [2, 1]);
     assert_eq!(table.limit(two).load(Relaxed), 8);
-    // A drain takes over such rounds from all CPUs, not only from those that it drains.
+    // A drain takes over uncollected rounds of all CPUs, not only of the drained CPUs.
     assert!(table.put(2, two, &rounds(1..3)));
     table.sweep(0..3, Which::All, |_| true);
     let mut rounds = 0;
@@ -434,7 +431,7 @@ fn joined_drain_returns_to_each_class_its_rounds() {
         rounds += core::iter::from_fn(|| taken.pop()).count()
     });
     assert_eq!((rounds, table.limit(two).load(Relaxed)), (2, 8));
-    // A class without an idle stack is not closed.
+    // A sweep does not close a class without an idle stack.
     table.join_sweeps(silent, SweepGroup::new(0));
     table.sweep(0..3, Which::Idle, |_| true);
     assert_eq!(table.limit(silent).load(Relaxed), 8);
@@ -446,7 +443,7 @@ fn joined_drain_returns_to_each_class_its_rounds() {
     );
 }
 
-/// A regression: each sweep removed the classes from the list, so after a reap a shrink found no class to sweep.
+/// Regression: each sweep removed the classes from the list, so that a shrink after a reap found no class to sweep.
 #[test]
 fn drain_of_idle_stacks_leaves_busy_stacks_to_a_full_drain() {
     let table = simulated(1, 64 << 10);
@@ -476,7 +473,7 @@ fn drained_rounds_of_a_retired_class_are_dropped() {
     assert_eq!(table.len(1, class), 3, "its predecessor took part");
 }
 
-/// A regression: the stacks stayed closed in the child, and their rounds were lost.
+/// Regression: the stacks stayed closed in the child, and their rounds were lost.
 #[test]
 fn child_of_a_fork_finds_drained_rounds_on_its_stacks() {
     let table = simulated(2, 64 << 10);
@@ -484,7 +481,7 @@ fn child_of_a_fork_finds_drained_rounds_on_its_stacks() {
     assert!((0..2).all(|cpu| table.put(cpu, class, &rounds(1..4))));
     table.join_sweeps(class, SweepGroup::new(0));
     table.sweep(0..2, Which::All, |_| true);
-    // SAFETY: no other thread uses the table, except the one below, which only tries its locks.
+    // SAFETY: no other thread uses the table, except the thread below, which only tries the table's locks.
     unsafe {
         table.before_fork();
         let free = std::thread::scope(|scope| {
@@ -502,7 +499,7 @@ fn child_of_a_fork_finds_drained_rounds_on_its_stacks() {
 
 // ---------------------------------------------------------------- real CPUs
 
-/// Behind the fence a region belongs to the drain alone: the test reads it twice, and must see the same.
+/// After the fence, a region belongs to the drain alone. The test reads the region twice and must read equal words.
 #[test]
 fn region_taken_by_a_drain_is_not_written() {
     for cpus in [Cpus::os(), Cpus::os().claimed()] {
@@ -581,7 +578,7 @@ fn region_taken_by_a_drain_is_not_written() {
         assert!(drains.passes > 0 && drains.refused == 0, "{drains:?}");
         // The empty region must be unchanged.
         let empty = table.home(cpus.count());
-        // SAFETY: the region is in the table's memory, and all threads that could write to it have been joined.
+        // SAFETY: the region is in the table's memory, and all threads that could write to the region have been joined.
         let words = unsafe { core::slice::from_raw_parts(empty.cast::<u64>().as_ptr(), table.region / 8) };
         assert!(words.iter().all(|word| *word == 0), "the empty region was written");
     }

@@ -1,14 +1,14 @@
-//! Pages of idle stacks that are given back to the system.
+//! Tests of decommitting the pages of idle stacks.
 
 use super::*;
 
-/// Memory that records which ranges are granted and which are given back.
+/// Memory that records the granted and the decommitted ranges.
 struct Noting {
     heap: Heap,
     granted: crate::sync::Mutex<Vec<Range<usize>>>,
     gone: crate::sync::Mutex<Vec<Range<usize>>>,
 }
-// SAFETY: all methods are the heap's, and memory that is given back becomes zero.
+// SAFETY: all methods are the heap's, and decommitted memory becomes zero.
 unsafe impl Memory for Noting {
     fn base(&self) -> NonNull<u8> {
         self.heap.base()
@@ -21,13 +21,13 @@ unsafe impl Memory for Noting {
         self.heap.commit(op, range)
     }
     unsafe fn decommit(&self, range: Range<usize>) -> bool {
-        // SAFETY: the range is in the heap's memory, and by the method's contract no other thread uses it.
+        // SAFETY: the range is in the heap's memory, and no other thread uses it, by the method's contract.
         unsafe { self.base().add(range.start).write_bytes(0, range.len()) };
         self.gone.lock().push(range);
         true
     }
 }
-/// The check is in `drop`, because a table takes a panic in a method for a refusal.
+/// `drop` has the check, because a table treats a panic in a method as a refusal.
 impl Drop for Noting {
     fn drop(&mut self) {
         let granted = self.granted.lock().clone();
@@ -49,7 +49,7 @@ fn noting_in(cpus: u32, region: usize) -> Table<Noting> {
     Table::new(cpus, region, Noting { heap, granted, gone }).unwrap()
 }
 
-/// A regression: the rest of the class's room was once given back, too.
+/// Regression: the uncommitted rest of a class's room was decommitted, too.
 #[test]
 fn decommit_leaves_memory_that_was_never_committed() {
     let table = noting_in(1, 1 << 20);
@@ -65,7 +65,7 @@ fn decommit_leaves_memory_that_was_never_committed() {
 #[test]
 fn decommit_of_idle_stacks_keeps_neighbouring_stacks() {
     let table = noting(2);
-    // Two classes share a page, one has two pages, and one has another size, which shares no page.
+    // Two classes share a page, one class has two pages, and one class has another size and shares no page.
     let [a, b] = [100; 2].map(|reach| table.class(reach).unwrap());
     let large = table.class(700).unwrap();
     let alone = table.class(30).unwrap();
@@ -94,7 +94,7 @@ fn decommit_of_idle_stacks_keeps_neighbouring_stacks() {
         assert!(table.put(1, class, &rounds(1..9)), "it serves again");
         assert_eq!(table.limit(class).load(Relaxed), [100, 100, 700, 30][class.index as usize - 1]);
     }
-    // Classes that are given back leave no pages, either.
+    // Returned classes leave no committed pages, either.
     classes.iter().for_each(|class| table.retire(*class));
     assert_eq!(table.decommit_idle(), (pages + 2) * PAGE);
     assert!(table.region(1).unwrap().backed().is_empty());
@@ -116,7 +116,7 @@ fn stack_that_was_never_used_has_no_page_to_decommit() {
     assert_eq!(*table.memory.gone.lock(), [gone]);
 }
 
-/// A regression: the rounds were overwritten with zeros before the supplier had them.
+/// Regression: the rounds were overwritten with zeros before the supplier received them.
 #[test]
 fn page_with_rounds_being_flushed_is_not_decommitted() {
     let table = noting(1);
@@ -149,8 +149,7 @@ fn operation_count_survives_the_decommit_of_its_stack() {
     assert_eq!(table.class(700).map(|class| region.served(class)), Some((0, 0)), "another owner begins anew");
 }
 
-/// A regression: a stack that no drain had seen yet was closed with rounds on it, because the class's page of another CPU was
-/// given back.
+/// Regression: decommitting a class's page on another CPU closed a stack that held rounds and that no drain had seen.
 #[test]
 fn decommit_on_another_cpu_leaves_undrained_stacks_unchanged() {
     let table = noting(2);
@@ -171,7 +170,7 @@ fn adjacent_pages_are_decommitted_as_one_run() {
     assert_eq!(pages.runs().collect::<Vec<_>>(), [0..2, 63..66, 1023..1024]);
 }
 
-/// The heap gives no memory back. The stacks are closed nevertheless, and can be used again.
+/// The heap decommits no memory. Stacks are closed although their memory is not decommitted, and can be used again.
 #[test]
 fn failed_decommit_is_not_reported_as_decommitted() {
     let table = simulated(1, 128 << 10);

@@ -1,4 +1,4 @@
-//! Class numbers, their rooms, and the committed part of regions.
+//! Tests of class numbers, their rooms, and the committed part of regions.
 
 use super::*;
 
@@ -28,14 +28,14 @@ fn class_needs_a_number_and_room_in_the_region() {
     assert_eq!(numbers(64 << 10, u16::MAX), 0);
 }
 
-/// Number of cases, and of steps in each: few under Miri.
+/// Number of test cases, and of steps in each case. Under Miri, the test runs few cases.
 const ROOMS: (u32, usize) = if cfg!(miri) { (4, 20) } else { (200, 200) };
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: ROOMS.0, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Classes are requested and given back in any order: no two stacks share a word, and none extends over the end of its
-    /// region.
+    /// Class numbers are allocated and returned in any order. No two stacks share a word, and no stack extends past the
+    /// end of its region.
     #[test]
     fn rooms_never_overlap(steps in prop::collection::vec((0..3_u8, any::<u16>(), 0..16_u8), 1..ROOMS.1)) {
         let (table, mut classes) = (simulated(1, 2 << 20), Vec::<(Class, usize)>::new());
@@ -57,7 +57,7 @@ proptest! {
     }
 }
 
-/// Words at the same offset of different pages compete for the same set of a processor's cache.
+/// Words at equal offsets of different pages compete for one set of the processor's cache.
 #[test]
 fn large_stacks_begin_at_different_page_offsets() {
     let table = simulated(1, 2 << 20);
@@ -67,7 +67,7 @@ fn large_stacks_begin_at_different_page_offsets() {
     assert_eq!(two.abs_diff(one) / LINE, 7, "the lowest rounds of neighbours share no line's set");
 }
 
-/// A room is the smallest power of two that holds the stack for every possible offset in it.
+/// A room is the smallest power of two that holds the stack at every possible offset.
 #[test]
 fn each_stack_gets_the_smallest_room_that_holds_it() {
     let rooms = [1, 4, 5, 12, 13, 252, 253, 388, 389, 1216].map(Table::<Heap>::room);
@@ -86,7 +86,7 @@ fn each_stack_gets_the_smallest_room_that_holds_it() {
     assert_eq!(rooms, expected);
 }
 
-/// A pop recognises the end of its stack by a null in the word below it.
+/// A pop recognises the end of its stack by the null word below the stack.
 #[test]
 fn the_word_below_a_stack_stays_null() {
     let table = simulated(2, 128 << 10);
@@ -110,7 +110,7 @@ fn the_word_below_a_stack_stays_null() {
                 assert_eq!((popped, region.round(*class, 0)), (*reach, None));
             }
         }
-        // The same rooms are used by new classes.
+        // New classes reuse the rooms of returned classes.
         for (class, reach) in &mut used {
             table.retire(*class);
             *class = table.class(*reach as u16).unwrap();
@@ -127,7 +127,7 @@ struct Refusing {
     granted: Counter,
     has: crate::sync::Mutex<Vec<Range<usize>>>,
 }
-// SAFETY: all methods are the heap's; some commits are refused.
+// SAFETY: all methods are the heap's, and some commits are refused.
 unsafe impl Memory for Refusing {
     fn base(&self) -> NonNull<u8> {
         self.heap.base()
@@ -143,7 +143,7 @@ unsafe impl Memory for Refusing {
         true
     }
 }
-/// The check is in `drop`, because a table takes a panic in a method for a refusal.
+/// `drop` has the check, because a table treats a panic in a method as a refusal.
 impl Drop for Refusing {
     fn drop(&mut self) {
         let mut has = self.has.lock().clone();
@@ -162,11 +162,11 @@ fn refusing(cpus: u32, region: usize) -> Table<Refusing> {
     Table::new(cpus, region, Refusing { heap, granted, has }).unwrap()
 }
 
-/// A regression: the panic once reached the caller of the allocation.
+/// Regression: the panic reached the caller of the allocation.
 #[test]
 fn panicking_commit_counts_as_refused() {
     struct Panics(Heap);
-    // SAFETY: all methods are the heap's; some commits panic, which is a refusal.
+    // SAFETY: all methods are the heap's, and a commit that panics counts as a refusal.
     unsafe impl Memory for Panics {
         fn base(&self) -> NonNull<u8> {
             self.0.base()
@@ -197,7 +197,7 @@ fn refused_commit_misses_and_grows_no_stack() {
     let region = table.region(0).unwrap();
     assert!(!table.put(0, small, &rounds(1..3)));
     assert_eq!((region.committed(), region.cap(small), region.pop(small, Commit::Done)), (0, 0, None));
-    // One step is granted.
+    // The memory grants one commit step.
     table.memory.granted.set((PAGE + STEP) as u64);
     assert!(table.put(0, small, &rounds(1..3)));
     assert_eq!((region.committed(), region.cap(small)), (STEP, 2));
@@ -264,7 +264,7 @@ unsafe impl Memory for Slow {
             while !self.asked_again.load(Relaxed) {
                 crate::sync::thread::yield_now();
             }
-            // The other thread is about to wait for the lock.
+            // Gives the second thread time to wait for the lock.
             (0..1000).for_each(|_| crate::sync::thread::yield_now());
         }
         self.heap.commit(op, range)
@@ -291,7 +291,8 @@ fn commit_by_a_concurrent_thread_is_used() {
     assert_eq!(table.region(0).unwrap().committed(), STEP);
 }
 
-/// Memory of the system that can only be read where nothing was granted: a write there ends the program.
+/// System memory that is readable everywhere and writable only after a commit. A write to an uncommitted part ends the
+/// program.
 #[cfg(all(target_os = "linux", target_arch = "x86_64", not(any(miri, uslab_heap))))]
 struct Granting {
     base: NonNull<u8>,
@@ -305,7 +306,7 @@ mod granting {
     impl Granting {
         pub(super) fn new(bytes: usize) -> Self {
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-            // SAFETY: a new mapping, at an address that the system chooses, so it overlaps no other one.
+            // SAFETY: the mapping is new, at an address that the system chooses, and overlaps no other mapping.
             let base = unsafe { libc::mmap(core::ptr::null_mut(), bytes, libc::PROT_READ, flags, -1, 0) };
             assert_ne!(base, libc::MAP_FAILED);
             Self { base: NonNull::new(base.cast()).unwrap(), bytes }
@@ -313,15 +314,15 @@ mod granting {
     }
     impl Drop for Granting {
         fn drop(&mut self) {
-            // SAFETY: the range was mapped in `new`, and only this value uses it.
+            // SAFETY: `new` mapped the range, and only this value uses it.
             unsafe { libc::munmap(self.base.as_ptr().cast(), self.bytes) };
         }
     }
-    // SAFETY: the mapping is owned by the value and only handed out by address.
+    // SAFETY: the value owns the mapping, and hands out only its address.
     unsafe impl Send for Granting {}
-    // SAFETY: the mapping is only handed out by address, and no method of the value writes to it.
+    // SAFETY: the value hands out only the mapping's address, and no method writes to the mapping.
     unsafe impl Sync for Granting {}
-    // SAFETY: the memory is mapped until drop, begins at a page and is zero; granted parts can be written to.
+    // SAFETY: the memory is mapped until drop, begins at a page and is zero, and granted parts are writable.
     unsafe impl Memory for Granting {
         fn base(&self) -> NonNull<u8> {
             self.base
@@ -341,7 +342,7 @@ mod granting {
     }
 }
 
-/// The region of a CPU that was never used must not be written to; nor must a stack that was never used, on another CPU.
+/// No thread writes to the region of a CPU that was never used, or to a stack that was never used.
 #[cfg(all(target_os = "linux", target_arch = "x86_64", not(any(miri, uslab_heap))))]
 #[test]
 fn reports_only_read_unused_regions() {
@@ -378,7 +379,8 @@ fn reports_only_read_unused_regions() {
     assert_eq!([0, 1].map(|cpu| table.region(cpu).unwrap().committed()), [STEP, 0]);
 }
 
-/// This room follows the empty region. It has the size of a region, and is committed step by step.
+/// The room for depot magazines follows the empty region. The depots' room has the size of a region, and is committed
+/// step by step.
 #[test]
 fn room_for_depot_magazines_is_reused() {
     let magazine = size_of::<crate::depot::Slot>();
@@ -404,7 +406,7 @@ fn room_for_depot_magazines_is_reused() {
     assert_eq!(all().0, 512);
 }
 
-/// A layer whose table gets no memory serves from its supplier, and loses nothing.
+/// A layer whose table gets no memory allocates from its supplier, and loses no round.
 #[test]
 fn without_memory_for_regions_rounds_go_to_the_supplier() {
     use crate::test_round::TestRound;
@@ -434,7 +436,7 @@ fn regions_are_committed_for_used_cpus_and_existing_classes() {
     assert!(!table.open(&Operation::new(), 4, near, 1), "a CPU without a region");
 }
 
-/// A region of addresses has its full length; regions on a heap share a fixed amount of memory.
+/// A region of addresses has its full size. Regions on a heap share a fixed amount of memory.
 #[test]
 fn table_footprint_covers_words_regions_and_depots() {
     for count in [1, 3, 32, 1024] {
@@ -477,7 +479,7 @@ fn stack_heads_do_not_start_a_cache_line() {
     }
 }
 
-/// If several threads request a magazine's room at the same time, each gets a different one.
+/// Threads that concurrently request room for a magazine get different rooms.
 #[test]
 fn concurrently_requested_magazine_rooms_are_distinct() {
     let (rounds, each) = if cfg!(miri) { (1, 10) } else { (20, 400) };
@@ -496,7 +498,7 @@ fn concurrently_requested_magazine_rooms_are_distinct() {
     }
 }
 
-/// A regression: such a region was once accepted, and the first free of a class beyond 4 MiB panicked.
+/// Regression: a region of more than 4 MiB was accepted, and the first free of a class beyond 4 MiB panicked.
 #[test]
 fn region_above_four_mib_is_refused() {
     let cpus = Cpus::simulated(1, 1).unwrap();

@@ -1,4 +1,4 @@
-//! The lazy pool compared with a small model of the paper's listing, and its intended differences.
+//! Compares the lazy pool with a small model of the paper's listing, and checks the intended differences.
 
 use super::super::area::{Borrowed, HeapArea, StackArea};
 use super::*;
@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use uslab_buddy::PAGE_SIZE;
 use uslab_buddy::region::{Backend, Region, Uncommitted};
 
-/// The paper's listing, on a table of links instead of memory. `None` is its `NULL`.
+/// The paper's listing, on a table of links instead of memory. A link of `None` is the listing's `NULL`.
 #[derive(Clone, Debug)]
 struct Listing {
     blocks: u32,
@@ -20,7 +20,7 @@ impl Listing {
     fn new(blocks: u32) -> Self {
         Self { blocks, free: blocks, initialised: 0, links: vec![u32::MAX; blocks as usize], next: Some(0) }
     }
-    /// `CreatePool` on an existing pool: sets everything except the count of initialised blocks.
+    /// The listing's `CreatePool` on an existing pool: sets all variables except the count of initialised blocks.
     fn create_again(&mut self, blocks: u32) {
         *self = Self { initialised: self.initialised, ..Self::new(blocks) };
     }
@@ -56,7 +56,7 @@ impl<A: Area> IndexPool<A> {
         self.alloc().map(|block| self.index(block).unwrap())
     }
     fn give(&mut self, index: u32) {
-        // SAFETY: the tests free what they allocated, once, and do not use it.
+        // SAFETY: the tests free each allocation once, and do not use it.
         unsafe { self.free(self.address(index)) }.unwrap();
     }
 }
@@ -66,7 +66,7 @@ fn index_pool_struct_takes_48_bytes() {
     assert_eq!(size_of::<IndexPool<Borrowed<'_>>>(), 48);
 }
 
-/// The paper's second figure has four blocks and eight states (the available text lacks the drawing).
+/// The paper's second figure has four blocks and eight states. The paper's available text lacks the drawing.
 #[test]
 fn index_pool_follows_the_papers_four_block_example() {
     let mut pool = pool(16, 4, Initialise::EachAllocation);
@@ -97,7 +97,7 @@ fn lazily_initialized_pool_touches_no_memory_at_creation() {
         &uslab_buddy::Faults::default(),
     );
     struct ReadOnly(Region);
-    // SAFETY: for reading only; the test makes sure that nothing is written.
+    // SAFETY: the memory is only for reading, and the test makes sure that no code writes to it.
     unsafe impl Area for ReadOnly {
         fn memory(&self) -> NonNull<[u8]> {
             NonNull::slice_from_raw_parts(self.0.base(), self.0.bytes())
@@ -106,12 +106,12 @@ fn lazily_initialized_pool_touches_no_memory_at_creation() {
     let mut pool = IndexPool::new(ReadOnly(region.unwrap()), 4096).unwrap();
     let blocks = pool.blocks();
     assert_eq!(blocks as usize, BYTES / 4096);
-    // Where memory is mapped, a write would fault here.
+    // On mapped memory, a write to the area would fault here.
     assert!((0..blocks).all(|block| pool.take() == Some(block)));
     assert_eq!(pool.alloc(), None);
 }
 
-/// One object at a time: the paper's policy adds a block to the chain, and so touches it, at each allocation.
+/// With one object at a time, the paper's policy adds a block to the chain, and so touches it, at each allocation.
 #[test]
 fn first_allocation_of_a_lazy_pool_touches_one_block() {
     let initialised = |policy| {
@@ -125,7 +125,7 @@ fn first_allocation_of_a_lazy_pool_touches_one_block() {
     assert_eq!([Initialise::WhenEmpty, Initialise::EachAllocation].map(initialised), [1, 1000]);
 }
 
-/// The same in resident pages of a gibibyte.
+/// Compares the policies by the resident pages of a gibibyte.
 #[cfg(all(target_os = "linux", not(uslab_heap), not(miri)))]
 #[test]
 fn lazy_pool_leaves_untouched_memory_uncommitted() {
@@ -142,7 +142,7 @@ fn lazy_pool_leaves_untouched_memory_uncommitted() {
         [before, resident(pool.area.memory())]
     };
     let [late, each] = [Initialise::WhenEmpty, Initialise::EachAllocation].map(pages);
-    // At most a huge page, if the system makes some automatically.
+    // At most a huge page is resident, if the system makes huge pages automatically.
     assert!(late[0] == 0 && late[1] <= 512, "{late:?}");
     assert!(each[0] == 0 && each[1] >= 1000, "{each:?}");
 }
@@ -154,7 +154,7 @@ fn blocks_of_four_bytes_and_more_hold_their_links() {
         let taken: Vec<_> = (0..100).map(|_| pool.alloc().unwrap()).collect();
         for (index, block) in taken.iter().enumerate() {
             assert_eq!(pool.index(*block), Ok(index as u32));
-            // SAFETY: allocated above.
+            // SAFETY: the block was allocated above.
             unsafe { pool.free(*block) }.unwrap();
         }
         assert!((0..100).rev().all(|index| pool.take() == Some(index)), "size {size}");
@@ -181,7 +181,7 @@ fn wrong_addresses_are_named() {
     let block = pool.alloc().unwrap();
     let address = block.addr().get();
     let at = |address: usize| block.with_addr(address.try_into().unwrap());
-    // SAFETY: invalid frees are refused; the block is the test's.
+    // SAFETY: invalid frees are refused, and the block belongs to the test.
     unsafe {
         assert_eq!(pool.free(at(address + 1)), Err(BadFree::Interior { address: address + 1, slot: 0 }));
         assert_eq!(pool.free(at(address + 128)), Err(BadFree::Foreign { address: address + 128 }));
@@ -195,7 +195,7 @@ fn wrong_addresses_are_named() {
     assert_eq!(pool.live(), 0);
 }
 
-/// The listing keeps its count of initialised blocks when it is created again, and hands out an unwritten link.
+/// When the listing's pool is created again, it keeps its count of initialised blocks and hands out an unwritten link.
 #[test]
 fn recreated_pool_starts_empty() {
     let mut listing = Listing::new(4);
@@ -220,7 +220,7 @@ fn recreated_pool_starts_empty() {
     assert!(pool.destroy().is_ok());
 }
 
-/// The listing sets `m_next` to null when it is full, and hands that out after it has grown.
+/// The listing sets `m_next` to null when the pool is full, and hands out the null after the pool has grown.
 #[test]
 fn grown_pool_allocates_its_new_blocks() {
     let mut listing = Listing::new(2);
@@ -263,24 +263,24 @@ fn pool_works_inside_a_block_of_another_pool() {
     let mut outer = IndexPool::new(area.lend(), 256).unwrap();
     for _ in 0..10 {
         let block = outer.alloc().unwrap();
-        // SAFETY: 256 bytes of the test's until the block is freed; the borrow ends before.
+        // SAFETY: the 256 bytes belong to the test until the block is freed, and the borrow ends before.
         let memory = unsafe { core::slice::from_raw_parts_mut(block.cast().as_ptr(), 256) };
         let mut inner = IndexPool::new(Borrowed::from(memory), 24).unwrap();
         let taken: Vec<_> = std::iter::from_fn(|| inner.alloc()).collect();
         assert_eq!(taken.len(), 10);
         assert!(taken.iter().all(|at| (0..256).contains(&(at.addr().get() - block.addr().get()))));
-        // SAFETY: allocated above, and not used.
+        // SAFETY: the block was allocated above, and is not used.
         unsafe { outer.free(block) }.unwrap();
     }
     assert_eq!(outer.live(), 0);
 }
 
-/// `(uint)(p - start)` of the listing truncates the distance to 32 bits.
+/// The listing's `(uint)(p - start)` truncates the distance to 32 bits.
 #[cfg(all(target_os = "linux", not(uslab_heap), not(miri)))]
 #[test]
 fn index_pool_addresses_blocks_beyond_four_gibibytes() {
     struct Ends(Region);
-    // SAFETY: owned by the region; the test only touches the pages at both ends, which are committed.
+    // SAFETY: the region owns the memory, and the test only touches the pages at both ends, which are committed.
     unsafe impl Area for Ends {
         fn memory(&self) -> NonNull<[u8]> {
             NonNull::slice_from_raw_parts(self.0.base(), self.0.bytes())
@@ -308,7 +308,7 @@ fn index_pool_addresses_blocks_beyond_four_gibibytes() {
         (BLOCK * (BLOCKS - 1), 2047),
         "as the listing has it"
     );
-    // SAFETY: allocated above, freed once.
+    // SAFETY: the block was allocated above and is freed once.
     unsafe {
         pool.free(last).unwrap();
         pool.free(first).unwrap();
@@ -317,7 +317,7 @@ fn index_pool_addresses_blocks_beyond_four_gibibytes() {
 }
 
 proptest! {
-    /// The same blocks in the same order as the listing, with the paper's policy; and the same counts.
+    /// With the paper's policy, the pool returns the listing's blocks in the listing's order, with equal counts.
     #[test]
     fn it_does_what_the_listing_does(blocks in 1..40_u32, size in 4..40_usize, steps in prop::collection::vec(any::<u16>(), 1..300)) {
         let mut pool = pool(size, blocks as usize, Initialise::EachAllocation);
@@ -338,7 +338,7 @@ proptest! {
         }
     }
 
-    /// Both policies hand out each block once; growing and shrinking lose none.
+    /// With both policies, the pool hands out each block once, and growing and shrinking lose no block.
     #[test]
     fn blocks_are_conserved_while_pools_grow_and_shrink(
         each in any::<bool>(), steps in prop::collection::vec(any::<u16>(), 1..300),
