@@ -195,7 +195,7 @@ export type ShownSlab = {
 page: number,
 /** The list of the slab: `full`, `partial` or `empty` in the shipping allocator. */
 list: string,
-/** A character for each object: `u` in use, `.` free in the slab, `d` in a depot, `a` to `z` and `A` to `Z` in a magazine of CPU 0 to 51, `+` in one of a later CPU. `d` and `u` are skipped in `a` to `z`. */
+/** A character for each object: `u` in use, `.` free in the slab, `d` in a depot. `a` to `z` and `A` to `Z` are magazines of CPU 0 to 51, `+` of later CPUs. The letters `d` and `u` are skipped in `a` to `z`. */
 objects: string, };
 
 /** A level that holds objects: a stack, a sheaf, an array. */
@@ -234,10 +234,7 @@ operation: number,
 cpu: number,
 /** `true` if the last operation allocated or freed the object itself. */
 touched: boolean,
-/**
- * The new holder of the object, as in [`ShownSlab::objects`](crate::view::ShownSlab::objects); `None` if its slab
- * was freed.
- */
+/** The new holder of the object, as in [`ShownSlab::objects`](crate::view::ShownSlab::objects); `None` if its slab was freed. */
 holder: string | null, };
 
 export type Path = "cpu" | "depot" | "slab" | "pages" | "commit";
