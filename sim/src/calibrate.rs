@@ -252,7 +252,7 @@ fn of_line(cpus: &[usize]) -> f64 {
                 wait(&mine, 2 * trip + 2);
             }
         };
-        // One of the two threads is not running in some batches, so the median is used.
+        // A thread of the pair does not run in some batches, so the median is used.
         let [_, ns, _] = middle((0..BATCHES).map(|batch| timed(|| trips(batch)).0).collect());
         ns
     });

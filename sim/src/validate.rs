@@ -4,7 +4,7 @@
 //! Threads run the clock's [scripts](uslab_engine::clock::Script), each pinned to one CPU, on an ordinary
 //! [`ObjectCache`]. The predicted and the measured number both contain the cost of scripts and queues. Each round
 //! therefore runs the threads once more without an allocator, and the clock gets this cost as work between operations.
-//! The amount of work is chosen such that the clock without prices gives the result of these threads.
+//! The amount of work is chosen such that the clock without prices gives the threads' result.
 //!
 //! The time is the CPU time of the slowest thread. A thread that loses its CPU to another process for a while does not
 //! count as slower, unless another thread waits for it. Everything runs once in each round, so that other load on the

@@ -19,7 +19,7 @@ pub struct FileDescription {
     pub path: String,
     /// The kind of the file, in words.
     pub is: String,
-    /// How such a file is made.
+    /// The method by which a file of this kind is made.
     pub made: String,
     /// The commands that read the file.
     pub read_by: Vec<String>,

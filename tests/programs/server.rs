@@ -140,7 +140,7 @@ impl Client {
             other => panic!("{other:?}"),
         }
     }
-    /// Returns the number called `field` of a line of `INFO`; 0 without such a line.
+    /// Returns the number called `field` of a line of `INFO`; 0 without the line.
     fn number(&mut self, line: &str, field: &str) -> u64 {
         let info = self.info("INFO");
         let Some(fields) = info.lines().find_map(|found| found.strip_prefix(line)?.strip_prefix(':')) else {

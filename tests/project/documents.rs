@@ -260,7 +260,7 @@ fn each_documented_cargo_command_exists() {
     assert!(unsaid.is_empty(), "no page names {unsaid:?}");
 }
 
-/// CI runs the two commands with which README.md begins.
+/// CI runs the two commands at the beginning of README.md.
 #[test]
 fn ci_runs_the_readmes_first_two_commands() {
     let readme = std::fs::read_to_string(workspace().join("README.md")).unwrap();

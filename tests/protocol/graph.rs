@@ -33,7 +33,7 @@ pub(crate) trait Fair {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Move<S> {
     pub(crate) thread: usize,
-    /// `true` if the move begins an operation. Fairness does not require such a move.
+    /// `true` if the move begins an operation. Fairness does not require a move that begins an operation.
     pub(crate) begins: bool,
     /// The threads whose section the move interrupts, by bit.
     pub(crate) interrupts: u8,
@@ -144,7 +144,7 @@ impl<S: Copy + Eq + Hash> Graph<S> {
         })
     }
 
-    /// Finds a strongly connected component of these states in which a fair run can stay.
+    /// Finds a strongly connected component of `states` in which a fair run can stay.
     fn fair_cycle(&self, thread: usize, states: Vec<u32>) -> Option<Vec<u32>> {
         let all = (1_u8 << self.threads) - 1;
         // For each state, the set of `todo` or the component that contains it.

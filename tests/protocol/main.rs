@@ -305,7 +305,7 @@ fn keep(name: &str, story: &uslab_sim::story::Story) {
     }
 }
 
-/// `uslab story` opens such a file as a page.
+/// `uslab story` opens the file as a page.
 #[test]
 fn protocol_counterexample_is_written_as_a_page() {
     let model = explored(Rseq, 2, SINGLE, &[User, Drainer], Some(EmptyHasPlaces));

@@ -208,7 +208,7 @@ pub(crate) struct Number {
     pub(crate) limit: u8,
     /// The number of active drains.
     pub(crate) drains: u8,
-    /// The drain whose rounds wait to be flushed; 0 without such a drain.
+    /// The drain whose rounds wait to be flushed; 0 if no drain has any.
     pub(crate) waiting: u8,
 }
 

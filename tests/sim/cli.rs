@@ -289,7 +289,7 @@ fn first_lines(args: &[&str], input: &str) -> Vec<String> {
     out.lines().take_while(|line| !line.is_empty()).map(str::to_owned).collect()
 }
 
-/// Regression test: none of these was reported, except the cut line, for which the trace was refused.
+/// Regression test: no fault of these traces was reported, except the cut line, for which the trace was refused.
 #[test]
 fn report_begins_with_cut_overrun_or_hashed_trace_warnings() {
     let of = |name: &str| first_lines(&[sample(name).to_str().unwrap()], "")[2..].join("\n");

@@ -99,7 +99,7 @@ fn run_with_misuse(cache: &'static str, harm: fn(&uslab::KmemCache, std::ptr::No
     run(&options, &Progress::new()).expect("it runs")
 }
 
-/// Checks that the report has one of these violations, the object's history, the last operations of a thread, and the
+/// Checks that the report has an expected violation, the object's history, the last operations of a thread, and the
 /// seed.
 #[track_caller]
 fn told(report: &Report, whats: &[&str]) {

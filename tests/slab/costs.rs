@@ -14,7 +14,7 @@ use uslab_magazine::{Cpus, on_cpu};
 struct Mappings {
     count: usize,
     bytes: usize,
-    /// The writable bytes of these mappings.
+    /// The writable bytes of the mappings.
     writable: usize,
     resident: usize,
     /// The number of readable mappings that are in core dumps although they are not writable, or are missing there

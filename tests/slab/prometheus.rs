@@ -155,7 +155,7 @@ fn labels_are_escaped_and_caches_with_one_name_form_one_series() {
     let caches = names.map(|name| KmemCache::builder(name, 64).build_in(&subsystem).unwrap());
     let held = caches.each_ref().map(|cache| cache.alloc_block(Gfp::KERNEL).unwrap());
     let mut info = subsystem.info();
-    // A cache cannot have such a name, but a label can.
+    // A cache cannot have a name with a line break, but a label can.
     info.caches.iter_mut().find(|cache| cache.name == "ünïcode").unwrap().name = "two\nlines".into();
     let series = read(&info.prometheus().to_string()).unwrap();
     let used = |name| value(&series, "uslab_cache_objects", &[("cache", name), ("place", "used")]);

@@ -593,7 +593,7 @@ fn objects_in_use_are_listed_by_call_stack() {
     freeing_function(&cache, again);
 }
 
-/// Regression test: both threads could acquire the tag. A reaper also freed slabs that were being checked.
+/// Regression test: two threads could acquire the tag. A reaper also freed slabs that were being checked.
 #[test]
 fn validation_keeps_slabs_from_being_freed() {
     let (mut config, tried) = (config(2, 1, 64 << 20), Arc::new(Mutex::new(Vec::new())));

@@ -817,7 +817,7 @@ impl uslab::Shrinker for Busy {
     }
 }
 
-/// Regression test: such a waiter slept until its timeout.
+/// Regression test: a waiter whose shrinker gave up slept until its timeout.
 #[test]
 fn shrinker_that_gave_up_is_called_again_by_waiters_and_the_reaper() {
     let subsystem = subsystem(1);

@@ -46,7 +46,7 @@ pub const NOT_FOR_LOOM: [&str; 9] = [
     "a waiter at a limit does not wake the reaper",
 ];
 
-/// A user's program on top of these crates, with its own models.
+/// A user's program on top of the allocator's crates, with its own models.
 #[derive(Clone, Copy, Debug)]
 pub struct Example {
     /// The example's package.

@@ -138,7 +138,7 @@ extern "C" fn course(seed: u32) -> usize {
 }
 
 /// Finds the right answer to a question of the lab named in [`room`], by the question's index from 0. Writes an
-/// [`Answer`](crate::course::Answer) as JSON; returns the length. Returns 0 if the lab has no such question.
+/// [`Answer`](crate::course::Answer) as JSON; returns the length. Returns 0 if the lab has no question of this number.
 #[unsafe(no_mangle)]
 extern "C" fn answer(seed: u32, question: usize) -> usize {
     let lab = TEXT.with_borrow_mut(core::mem::take);

@@ -526,7 +526,7 @@ impl Writer {
     /// are in use. The slab is the CPU's own if `owned`.
     ///
     /// # Panics
-    /// Panics if the stream has no such cache.
+    /// Panics if the stream does not have the cache.
     pub fn start(&mut self, cpu: u32, cache: u32, used: &[u64], others: u32, free: u32, owned: bool) {
         self.code(if owned { Code::StartOwned } else { Code::Start }, cpu);
         self.put(Column::Cache, cache.into());
@@ -579,7 +579,7 @@ impl Writer {
     /// Allocates an object of `cache` at `ptr`. An object that is already at `ptr` is freed first.
     ///
     /// # Panics
-    /// Panics if the stream has no such cache.
+    /// Panics if the stream does not have the cache.
     pub fn alloc(&mut self, cpu: u32, cache: u32, ptr: u64, bytes: u64) {
         let manner = core::mem::take(&mut self.manner);
         self.free(cpu, ptr);
@@ -601,7 +601,7 @@ impl Writer {
     /// Allocates and frees an object of `cache`.
     ///
     /// # Panics
-    /// Panics if the stream has no such cache.
+    /// Panics if the stream does not have the cache.
     pub fn pass(&mut self, cpu: u32, cache: u32, bytes: u64) {
         self.of_cache(Code::Pass, cpu, cache, bytes);
     }

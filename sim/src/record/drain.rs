@@ -311,7 +311,7 @@ impl Stream {
     }
 }
 
-/// Reads the formats of these events in tracefs, and of marks.
+/// Reads the formats of the recorded events in tracefs, and of marks.
 pub(super) fn formats(tracefs: &Path, events: &[&str]) -> anyhow::Result<Vec<Format>> {
     let kmem = events.iter().map(|event| format!("kmem/{event}"));
     kmem.chain(["ftrace/print".to_owned()])

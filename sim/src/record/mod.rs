@@ -163,7 +163,7 @@ impl Drop for Folder {
     }
 }
 
-/// Sums the counts of these names in the statistics of ftrace's buffers.
+/// Sums the named counts in the statistics of ftrace's buffers.
 fn sum(stats: &str, names: &[&str]) -> u64 {
     let counts = stats.lines().filter_map(|line| line.split_once(": "));
     counts.filter(|(name, _)| names.contains(name)).filter_map(|(_, n)| n.trim().parse::<u64>().ok()).sum()

@@ -225,8 +225,8 @@ fn against_kernel(
         .iter()
         .map(|row| {
             let (a, b) = ours(row);
-            // The replay has no objects from before the trace. Their frees are subtracted here, because they lower the
-            // kernel's count.
+            // The replay has no objects from before the trace. Frees of objects from before the trace are subtracted,
+            // because they lower the kernel's count.
             let pre = b.pre_trace_frees as i64 - a.pre_trace_frees as i64;
             let site = facts.objects.hidden_free_sites.iter().find(|(cache, ..)| *cache == row.cache);
             let mut compared = KernelRow {

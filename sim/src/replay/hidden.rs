@@ -81,10 +81,10 @@ pub(super) fn put_in_order(ops: &mut Vec<Op>) {
 ///
 /// Some functions allocate an object right after another. If its call site has no traced free, it is assumed to die
 /// with the other: `kernfs_fop_open` allocates an open file, and what its inode has for all open files. Until 7.0
-/// `kfree_rcu` collects for five seconds. An object without such a companion dies when its address is allocated again.
+/// `kfree_rcu` collects for five seconds. An object without a companion dies when its address is allocated again.
 pub(super) fn deaths(Traced { resolver, ops, tables }: Traced<'_>) -> FxHashMap<usize, Vec<u64>> {
     const COLLECTED_NS: u64 = 5_000_000_000;
-    /// The most operations between the two allocations.
+    /// The most operations between an object's allocation and its companion's.
     const NEAR: usize = 8;
     let collected = if linux::is_of_7(&tables.kernel) { 0 } else { COLLECTED_NS };
     struct Life {

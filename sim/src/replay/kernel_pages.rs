@@ -26,9 +26,9 @@
 //!   drained from a per-CPU list was drained first.
 //!
 //! Pages without an event are free or in use the whole time. The kernel's table at the moment `before` has the number
-//! of free pages, and their blocks. The address of such a block matters only if a part of it has events;
-//! [`FreePages::place`] finds it. The remaining difference between the table and the set is a constant, which is added
-//! to each later moment.
+//! of free pages, and their blocks. The address of a block that is only counted matters if a part of the block has
+//! events; [`FreePages::place`] finds the address. The remaining difference between the table and the set is a
+//! constant, which is added to each later moment.
 //!
 //! No event shows the blocks of a reserve (`HighAtomic`, `CMA`, `Isolate`), which do not merge with others above the
 //! order of a pageblock. Reserved blocks therefore cause errors in the rebuilt lists.

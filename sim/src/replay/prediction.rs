@@ -74,9 +74,9 @@ pub struct Compared {
     pub slabs: (u64, u64, u64),
     /// The number of caches that both tables have.
     pub caches: u64,
-    /// The number of these caches whose real slabs are in the band.
+    /// The number of caches in both tables whose real slabs are in the band.
     pub in_band: u64,
-    /// The number of caches that changed by more than these limits.
+    /// The number of caches that changed by more than the limits of the report.
     pub changed: u64,
     /// The number of changed caches whose predicted change has the right sign.
     pub right_sign: u64,

@@ -152,7 +152,7 @@ impl Start {
     }
 }
 
-/// Returns the cache of each alias. A link leads to an identifier (`:A-0000128`). In slabinfo, such a cache has the
+/// Returns the cache of each alias. A link leads to an identifier (`:A-0000128`). In slabinfo, a merged cache has the
 /// name of its first user.
 fn aliases(attributes: &Attributes, before: &SlabInfo) -> FxHashMap<String, String> {
     let links: Vec<_> = attributes.links().collect();

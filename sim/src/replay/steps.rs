@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 /// all caches.
 ///
 /// A recording's script writes to the file `shrink` of one folder after the other, twice to each, between two marks.
-/// Opening such a file allocates in `kernfs_fop_open`, and ends with a free of the path. If the number of these
+/// Opening the file `shrink` allocates in `kernfs_fop_open`, and ends with a free of the path. If the number of these
 /// allocations equals the number of files that the script opens, the n-th belongs to the n-th folder. Otherwise all
 /// caches are assumed to be shrunk by the second mark.
 pub(super) fn shrinks(Traced { resolver, ops, tables }: Traced<'_>) -> FxHashMap<usize, Option<String>> {
@@ -61,7 +61,7 @@ fn next_free(ops: &[Op], from: usize) -> usize {
 
 /// Finds when the kernel read its slabinfo: for the operation of each mark `SNAP MOMENT begin`, the operation before
 /// the reading. Between mark and reading, the script opens files. The reading begins with a buffer of `seq_read_iter`.
-/// If no such allocation precedes the next mark, the mark itself is used.
+/// If no allocation of a `seq_read_iter` buffer precedes the next mark, the mark itself is used.
 pub(super) fn readings(Traced { resolver, ops, .. }: Traced<'_>) -> FxHashMap<usize, usize> {
     let mut found = FxHashMap::default();
     let (mut begun, mut names) = (None, FxHashMap::default());

@@ -11,7 +11,7 @@
 use anyhow::{Context, bail};
 use uslab::info::Row;
 
-/// Returns `true` if a line is the header of such a table.
+/// Returns `true` if a line is the header of a table of `kmem -s`.
 pub(super) fn is_head(line: &str) -> bool {
     let mut words = line.split_whitespace();
     words.next() == Some("CACHE") && words.any(|word| word == "SSIZE")

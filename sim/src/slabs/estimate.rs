@@ -483,7 +483,7 @@ mod tests {
         let new = Machine { version: Some((7, 2)), ..machine(2) };
         let attributes = Attributes { sheaf_capacity: Some(28), ..counted(50, 50, 0, 0).unwrap() };
         let cache = cache(50, 50, Some(attributes));
-        // Each slab has one object in use, and all of these may be in sheaves.
+        // Each slab has one object in use, and sheaves may hold all of the objects in use.
         assert_eq!(cache.layers(&new).parked, 50);
         assert_eq!(cache.shrink(&new), Bounds { least: 0, most: 50 });
     }

@@ -130,7 +130,7 @@ impl Story {
     /// Returns the state after a step, counted from 1.
     ///
     /// # Errors
-    /// Fails if the execution has no such step.
+    /// Fails if the execution does not have the step.
     pub fn moment(&self, number: usize) -> anyhow::Result<Moment<'_>> {
         let of = self.steps.len();
         let step = number.checked_sub(1).and_then(|at| self.steps.get(at));

@@ -33,7 +33,7 @@ pub(super) struct Entry {
     pub(super) source: Option<Source>,
     /// The address of the object.
     pub(super) address: usize,
-    /// The object's owner at that time.
+    /// The object's owner at the operation's time.
     pub(super) token: Token,
 }
 

@@ -207,7 +207,7 @@ fn replace(worker: &mut Worker<'_, '_>, slot: usize, old: &KmemCache) {
         Err(_) if worker.world.faulty => {}
         Err(error) => worker.violated(format!("a cache could not be made: {error}"), None, &[]),
     }
-    // Other threads may still use the cache, so the results busy and destroyed are both right.
+    // Other threads may still use the cache, so both results are right: busy, and destroyed.
     _ = worker.other("destroys a temporary cache", |_| old.destroy());
 }
 

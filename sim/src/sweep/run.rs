@@ -98,8 +98,8 @@ pub(super) struct Kept {
 }
 
 impl Kept {
-    /// Makes Ctrl-C print how many results are stored, and end the process. A result that is being written at that time
-    /// is lost.
+    /// Makes Ctrl-C print how many results are stored, and end the process. A result that is being written when Ctrl-C
+    /// is pressed is lost.
     ///
     /// # Errors
     /// Fails if the handler cannot be set.

@@ -160,8 +160,8 @@ impl PolicyVisitor for HasClock {
 /// `inputs` is the folder of traces; without it, the folder in the file, or the file's folder.
 ///
 /// # Errors
-/// Fails if a value is invalid; the error names the file, the key and the accepted values. Nothing has been run at that
-/// time.
+/// Fails if a value is invalid; the error names the file, the key and the accepted values. No item has run when a value
+/// is rejected.
 pub(super) fn read<P: Policy>(path: &Path, inputs: Option<&Path>) -> anyhow::Result<Plan> {
     let shown = path.display();
     let text = std::fs::read_to_string(path).with_context(|| shown.to_string())?;

@@ -210,7 +210,7 @@ impl Reading {
     /// Parses the text of the file.
     ///
     /// # Errors
-    /// Fails if the text is not such a file, or a zone lacks more pages than it has.
+    /// Fails if the text is not a file of a program's numbers, or a zone lacks more pages than it has.
     pub(super) fn new(of: String, pid: Option<i32>, at: SystemTime, text: &[u8]) -> serde_json::Result<Self> {
         let Dump { caches, accounts, kmalloc_large, huge, pages } = serde_json::from_slice(text)?;
         let mut caches = caches;

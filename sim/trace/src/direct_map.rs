@@ -59,7 +59,7 @@ pub(super) struct Mapping {
 
 impl Mapping {
     /// Returns the page of an object (the first, if it has several). If the start of the direct map is unknown, pages
-    /// are numbered by address. For kernel addresses, such a number exceeds any page frame's.
+    /// are numbered by address. A page number of a kernel address exceeds any page frame's number.
     pub(super) fn pfn(self, ptr: Ptr) -> Option<Pfn> {
         let shift = self.page_size.shift();
         match self.direct_map {

@@ -541,7 +541,7 @@ impl Resolver {
             let (a, b) = (tally_at(before, number), tally_at(after, number));
             let (old_active, old_slabs) =
                 old.get(&row.name).map_or((0, 0), |old| (old.active_objects, old.slabs));
-            // A trace may have the later mark first; then it has no events between the two.
+            // A trace may have the later mark first, and then has no events between the marks.
             let (allocs, frees) = (b.allocs.saturating_sub(a.allocs), b.frees.saturating_sub(a.frees));
             let hidden = change(a.hidden_allocs, b.hidden_allocs) - change(a.hidden_frees, b.hidden_frees);
             let raw = allocs as i64 - frees as i64;

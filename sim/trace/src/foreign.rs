@@ -8,7 +8,7 @@ use super::fields;
 pub struct Foreign {
     /// A description of the text.
     pub is: &'static str,
-    /// How such a text is made.
+    /// The method by which a text of this kind is made.
     pub made: &'static str,
     /// The advice, with `FILE` in place of the file's name.
     pub instead: &'static str,

@@ -9,8 +9,8 @@
 //! | wee_alloc ([`wee_alloc`](super::wee_alloc)) | `Alloc(552),` and `Free(0),` |
 //! | Fleetbench ([`fleetbench`](super::fleetbench)) | `16, 101940.7, 1974305.1`: a distribution |
 //!
-//! For each of the kernel's formats, a module cuts a line into a [`Prefix`] and the event's fields. The fields are the
-//! same in all three formats and are parsed here. The format is determined by the first line that is an event.
+//! For each of the kernel's formats, a module cuts a line into a [`Prefix`] and the event's fields. The formats share
+//! the syntax of fields, which this module parses. The format is determined by the first line that is an event.
 
 use memchr::{memchr, memmem};
 

@@ -70,8 +70,8 @@ fn event(line: &str) -> Event {
     }
 }
 
-/// Formats the allocation of a page for a slab. If an object on the page comes next, the two events show where the
-/// direct map starts.
+/// Formats the allocation of a page for a slab. If an object on the page comes next, the page's event and the object's
+/// event show where the direct map starts.
 fn page_alloc(pfn: u64) -> String {
     format!("mm_page_alloc: page=ffffea0000000040 pfn={pfn:#x} order=0 migratetype=0 gfp_flags=GFP_KERNEL")
 }

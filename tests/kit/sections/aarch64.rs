@@ -165,11 +165,11 @@ impl Instruction {
         self.is(STXR)
     }
 
-    /// Returns the instruction's operands; `None` if no section contains such an instruction.
+    /// Returns the instruction's operands; `None` if no section contains an instruction of this kind.
     fn parts(self) -> Option<&'static [Part]> {
         FORMS.iter().find(|(mask, bits, _)| self.is((*mask, *bits))).map(|(_, _, parts)| *parts)
     }
-    /// Returns the instruction's effect; `None` if no section contains such an instruction.
+    /// Returns the instruction's effect; `None` if no section contains an instruction of this kind.
     pub(super) fn effect(self) -> Option<Effect> {
         let mut effect = Effect::default();
         let [low, base, index] = [0, 5, 16].map(|from| self.field(from, 5));
@@ -252,7 +252,7 @@ impl Section {
                 (Kind::Pop, first(LOAD).ok_or("load of the round")?.field(low, 5))
             }
             (None, None, None) => (Kind::Push, first(STORE).ok_or("store of the round")?.field(low, 5)),
-            // One of the two addresses is the stack's; its register is x17, which is written.
+            // One address of the pair is the stack's; its register x17 is written.
             (Some(_), Some(load), Some(store)) if store.field(base, 5) == 17 => {
                 (Kind::PushBatch, load.field(base, 5))
             }

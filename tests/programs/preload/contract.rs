@@ -387,7 +387,7 @@ fn header_declares_what_the_libraries_export() {
     assert_eq!(has(&libuslab()), expected);
 }
 
-/// Checks that each of these calls ends the program with its message.
+/// Checks that each wrong call ends the program with its message.
 fn ends_the_program(options: &str, wrong: &[(&str, &str)]) {
     use std::os::unix::process::ExitStatusExt;
     let dir = tempfile::tempdir().unwrap();
@@ -682,7 +682,7 @@ fn large_block_at_former_page_addresses_is_freed() {
     }
 }
 
-/// Regression test: such a request used up all addresses that pages had left, and later allocations failed.
+/// Regression test: a request beyond the limit used up all addresses that pages had left, and later allocations failed.
 #[test]
 fn request_beyond_the_address_limit_takes_nothing() {
     let Some(python) = python() else { return };

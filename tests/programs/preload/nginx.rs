@@ -9,7 +9,7 @@ use std::path::Path;
 
 const WORKERS: usize = 3;
 
-/// The requested paths: plain files, compressed ones, pages composed of parts, and all of these again through a proxy.
+/// The requested paths: plain files, compressed files, pages composed of parts, and the same paths through a proxy.
 const PATHS: &[&str] =
     &["/small", "/middle", "/large", "/parts.shtml", "/again/middle", "/again/large", "/again/parts.shtml"];
 

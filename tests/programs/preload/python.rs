@@ -98,7 +98,7 @@ fn pythons_test_suite_passes() {
     }
     let Some(python) = python() else { return };
     // Python imports from the directory in which it starts, so a file there with a module's name would be imported. An
-    // empty directory has no such file.
+    // empty directory has no file with a module's name.
     let folder = tempfile::tempdir().unwrap();
     let (mut same, mut other) = (0, vec![]);
     for test in PYTHON_TESTS {

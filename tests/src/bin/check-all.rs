@@ -297,7 +297,7 @@ fn run_tests(totals: &mut Totals, models_follow: bool) {
         let mut build = tests();
         build.arg("--no-run");
         watch("the tests are built", "", build, totals);
-        // Tests sometimes wait, for programs and for each other: the models are built during that time.
+        // Models are built while tests wait for programs and for each other.
         std::thread::scope(|scope| {
             scope.spawn(build_models);
             watch("tests", "", tests(), totals);

@@ -20,7 +20,7 @@ enum Kind {
     Pairs,
     /// Each CPU allocates this many objects, then frees them all, last allocated first.
     Bursts(u64),
-    /// CPUs work in pairs: one allocates, its partner frees. A queue of this length connects the two.
+    /// CPUs work in pairs: one allocates, its partner frees. A queue of this length connects a pair of CPUs.
     Handoff(u64),
     /// Each CPU allocates and frees in pairs; another CPU does this percentage of the frees.
     Remote(u64),

@@ -9,8 +9,8 @@ pub fn labs(seed: u32) -> Vec<Lab> {
     questions::LABS.iter().map(|lab| lab.lab(seed)).chain(code::LABS.iter().map(|lab| lab.lab())).collect()
 }
 
-/// Finds the right answer to a question of a lab, by the question's index from 0. Returns `None` if the lab has no such
-/// question.
+/// Finds the right answer to a question of a lab, by the question's index from 0. Returns `None` if the lab has no
+/// question of this index.
 ///
 /// Cost: one run of the question's script, or some dozens of runs.
 pub fn answer(seed: u32, lab: &str, question: usize) -> Option<Answer> {

@@ -37,7 +37,7 @@ pub struct Stats {
 pub struct MagazineStats {
     /// The number of rounds in the magazine.
     pub rounds: usize,
-    /// The magazine's capacity; 0 if the CPU has no such magazine.
+    /// The magazine's capacity; 0 if the CPU lacks the magazine.
     pub size: usize,
 }
 

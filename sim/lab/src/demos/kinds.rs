@@ -33,7 +33,7 @@ pub(super) trait Shown: Allocator<Block: Debug> + Debug {
     fn pop(&mut self, _: &Self::Marker) -> Result<(), StaleMark> {
         Ok(())
     }
-    /// Frees everything; returns `false` if the allocator cannot do so.
+    /// Frees all blocks; returns `false` if the allocator cannot free all blocks together.
     fn reset(&mut self) -> bool {
         false
     }

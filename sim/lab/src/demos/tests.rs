@@ -39,7 +39,7 @@ fn check(name: Name, scene: &Scene) {
     };
     assert_eq!(end, bytes, "{name:?}");
     assert_eq!(scene.strip().chars().count(), 64);
-    // The memory of these demos is not cut into holes.
+    // The memory of the excluded demos is not cut into holes.
     if matches!(name, Name::LazyPool | Name::Handles | Name::HandlesWrap | Name::Layout) {
         return;
     }

@@ -139,7 +139,7 @@ fn of_sections(file: &str, text: &str) -> Vec<Changed> {
     // be used.
     let comment = if file.ends_with("x86_64.rs") { "#" } else { "//" };
     let mut made = vec![];
-    // Each of these lines gets another template.
+    // Each named line gets another template.
     let mut add = |of: &Instruction<'_>, rule: &str, change: String, lines: &[(&Instruction<'_>, String)]| {
         let replaced = text.lines().enumerate().map(|(line, source)| {
             let instead = lines.iter().find(|(of, _)| of.line == line);

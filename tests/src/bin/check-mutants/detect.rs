@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 enum Tool {
     /// The tool `uslab stress`.
     Stress(PathBuf),
-    /// Random operations against shadow models: tests of these names, with more cases each time.
+    /// Random operations against shadow models: tests by name, with more cases each time.
     Random(Vec<(Program, Vec<String>)>),
     /// Whole subsystems, generated from seeds.
     Simulation(Program),

@@ -85,7 +85,7 @@ struct Args {
     /// Mutants argued in tests/mutants.toml are omitted.
     #[arg(long, conflicts_with_all = ["assembly", "manifest_path", "record"])]
     again: bool,
-    /// Judge only mutants of these rules. Default: the rules that tests/mutants.toml lists.
+    /// Judge only mutants of the named rules. Default: the rules that tests/mutants.toml lists.
     #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = RULES)]
     rule: Vec<String>,
     #[command(flatten)]

@@ -24,7 +24,7 @@ use uslab_tests::workspace;
 pub(crate) struct Equivalent {
     pub(crate) file: String,
     pub(crate) function: String,
-    /// The rule of these mutants; any rule if `None`.
+    /// The rule of the known mutants; any rule if `None`.
     pub(crate) rule: Option<String>,
     /// A part of the change; all changes in the function if `None`.
     pub(crate) change: Option<String>,

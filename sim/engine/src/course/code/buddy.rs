@@ -60,7 +60,8 @@ impl FreeLists {
         self.looks += 1;
         self.free[usize::from(order)].insert(page);
     }
-    /// Takes the free block of exactly this order at `page`. Returns `false` if there is no such block.
+    /// Takes the free block of exactly this order at `page`. Returns `false` if no free block of this order is at
+    /// `page`.
     ///
     /// # Panics
     /// Panics if the order is above the largest.

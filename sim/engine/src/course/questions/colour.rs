@@ -62,7 +62,7 @@ fn cache(sets: &[usize]) -> Strip {
 }
 
 fn ask(random: &mut Random) -> Vec<Asked> {
-    // All of these sizes leave at least two lines unused.
+    // All sizes of the question leave at least two lines unused.
     let size = [640, 704, 768, 832, 960, 1088][random.of(0, 5) as usize];
     let slabs = random.of(24, 60) as usize;
     let (objects, waste) = (geometry(size).objects(), geometry(size).waste());

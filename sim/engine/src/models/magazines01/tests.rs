@@ -103,7 +103,7 @@ type Magazine = Vec<Place>;
 
 /// The paper's rules in their simplest form, for comparison with the model.
 struct Rules {
-    /// The loaded and the previous magazine of each CPU; `None` if the CPU has no such magazine.
+    /// The loaded and the previous magazine of each CPU; `None` if a magazine is missing.
     cpus: Vec<[Option<Magazine>; 2]>,
     full: Vec<Magazine>,
     /// The number of empty magazines in the depot.

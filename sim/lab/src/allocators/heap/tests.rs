@@ -96,7 +96,7 @@ fn holes_of_16_bytes_cannot_serve_4_kilobytes() {
     assert_eq!(holes.count * UNIT, 8 << 10, "half of the heap is free");
     assert!(heap.alloc(layout(4096)).is_none());
     assert!(heap.alloc(layout(9)).is_none());
-    // Freeing the block between two holes merges all three.
+    // Freeing the block between two holes merges the block with both holes.
     blocks.into_iter().flatten().for_each(|block| heap.free(block));
     assert!(heap.alloc(layout(4096)).is_some());
 }

@@ -15,7 +15,7 @@ trait Reused {
     /// Allocates the slot and returns the handle's bits; `None` if the slot is no longer used.
     fn spawn(&mut self) -> Option<u32>;
     fn is_valid(&self, handle: u32) -> bool;
-    /// Frees the slot if the handle is valid, and returns `true` in that case.
+    /// Frees the slot and returns `true` if the handle is valid.
     fn free(&mut self, handle: u32) -> bool;
 }
 
@@ -256,7 +256,7 @@ mod tests {
     #[test]
     fn seed_articles_free_never_returns_the_id() {
         /// `get_free_sparse_id` is not listed. `get_free_sparse_id` could return the next id, or an id that `Free` put
-        /// in a list. The listing's `Free` puts nothing in such a list.
+        /// in a list. The listing's `Free` puts no id in a list.
         struct Ids {
             next: u32,
             returned: Vec<u32>,
