@@ -128,7 +128,7 @@ fn last_operations_before_a_violation_are_written_as_a_page() {
     let steps = story["steps"].as_array().expect("steps");
     let at = |step: &Value| step["at"].as_f64().expect("a time");
     assert!(steps.is_sorted_by_key(at), "{steps:?}");
-    let object = end.rsplit_once("nobody holds ").expect("an object").1;
+    let object = end.rsplit_once("no thread holds ").expect("an object").1;
     let own: Vec<_> = steps.iter().filter(|step| step["changes"][0]["thing"] == story["about"]).collect();
     // The object was freed, and not allocated since.
     assert!(!own.is_empty() && own.iter().all(|step| step["changes"][0]["part"] == *object), "{end}");

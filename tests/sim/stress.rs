@@ -145,7 +145,7 @@ fn census_reports_a_leaked_object() {
     told(&report, &["objects: threads hold"]);
     let story = &report.violations[0];
     assert!(story.what.starts_with("census of round 1: cache raw-64: "), "{}", report.page());
-    assert!(story.what.contains("nobody holds 0x") && story.object, "{}", report.page());
+    assert!(story.what.contains("no thread holds 0x") && story.object, "{}", report.page());
     // The object's last operations may be too old to be recorded; in that case the report says so.
     assert!(report.page().contains("history of the object:"), "{}", report.page());
 }
@@ -160,7 +160,7 @@ fn violation_exits_with_1_and_is_printed_on_standard_output() {
     }
     // Regression test: the report named neither the cache nor the object, and had no history.
     let what = out.split_once("census of round 1: ").unwrap().1.lines().next().unwrap();
-    let (cache, object) = what.split_once("; nobody holds ").unwrap_or_else(|| panic!("{out}"));
+    let (cache, object) = what.split_once("; no thread holds ").unwrap_or_else(|| panic!("{out}"));
     assert!(cache.starts_with("cache raw-64: objects: threads hold "), "{out}");
     let history = out.split_once("history of the object:").unwrap_or_else(|| panic!("{out}")).1;
     let freed = |line: &str| line.contains("free   ") && line.contains(object);
