@@ -200,7 +200,7 @@ fn damaged_and_missing_results_are_reported_and_run_again() {
     assert_eq!((code, out.lines().count()), (Some(0), 1 + 22));
     let (code, out, err) = said(&with(&["sweep", "run", &sweep.file, "--results", &results], &[]));
     assert_eq!(code, Some(0), "{err}");
-    assert!(out.contains(": 2 run in ") && out.contains("22 were there"), "{out}");
+    assert!(out.contains(": 2 run in ") && out.contains("22 kept"), "{out}");
     assert!(err.contains(cut.to_str().unwrap()) && err.contains("it was run again"), "{err}");
     assert!(sweep.merged("r") == expected);
 }
@@ -439,7 +439,7 @@ fn invalid_sweep_is_refused_in_one_line_by_name() {
         ),
         (
             "workload = [\"pairs\"]\ncpus = 1\ndesign = [\"slub\", \"slub\"]\n",
-            &[":3: design: slub is there twice"],
+            &[":3: design: slub is given twice"],
         ),
         (
             "workload = [\"pairs\"]\ncpus = 1\ndesign = [\n\"slub:cpu_partial=3\",\n\"slub\",\n]\n[knobs.slub]\ncpu_partial = [3, 4]\n",
@@ -534,13 +534,13 @@ fn changed_sweep_keeps_the_results_of_unchanged_items() {
         .replace("\"bonwick94\", \"uslab-model\"", "\"uslab-model\", \"bonwick94\"");
     change(&more);
     let ran = sweep.run("r", &[], &[]);
-    assert!(ran.starts_with("36 items: 12 run in ") && ran.contains("24 were there"), "{ran}");
+    assert!(ran.starts_with("36 items: 12 run in ") && ran.contains("24 kept"), "{ran}");
     sweep.run("anew", &[], &[]);
     assert!(sweep.merged("r") == sweep.merged("anew"));
     // Results that no item needs any more are kept, and change nothing.
     change(&SMALL.replace("[8, 64]", "[64]"));
     let ran = sweep.run("r", &[], &[]);
-    assert!(ran.starts_with("16 items: 0 run in ") && ran.contains("16 were there"), "{ran}");
+    assert!(ran.starts_with("16 items: 0 run in ") && ran.contains("16 kept"), "{ran}");
     assert_eq!(sweep.merged("r")[0].split(|byte| *byte == b'\n').count(), 1 + 16 + 1);
     // Another profile changes the prices, so no item has a result.
     change(&(SMALL.to_owned()).replace("ops = 300", "ops = 300\nprofile = \"milan2s\""));

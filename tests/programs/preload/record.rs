@@ -339,8 +339,8 @@ fn compressed_recordings_are_read_and_truncated_ones_refused() {
     };
     let record = HEADER + 7 * RECORD;
     for (bytes, what) in [
-        (whole[..used - 1].to_vec(), "recorded by libuslab.so: cut short: 1999 of 2000 records are there"),
-        (whole[..HEADER].to_vec(), "recorded by libuslab.so: cut short: 0 of 2000 records are there"),
+        (whole[..used - 1].to_vec(), "recorded by libuslab.so: truncated: 1999 of 2000 records are present"),
+        (whole[..HEADER].to_vec(), "recorded by libuslab.so: truncated: 0 of 2000 records are present"),
         (whole[..HEADER - 1].to_vec(), "recorded by libuslab.so: cut within its header"),
         (with(8, 2), "recorded by libuslab.so: has format version 2; expected 1; record it again"),
         (with(record + RECORD - 1, 77), "recorded by libuslab.so: damaged: record 8 has an unknown kind"),
