@@ -1,8 +1,9 @@
 //! `uslab slabs`.
 
 use crate::output::command::Outcome;
-use crate::output::{Form, Place, json_text, say, write_all};
-use crate::slabs::{Change, Report, Snapshot, Sort};
+use crate::output::{Form, Place, Progress, json_text, say, write_all};
+use crate::replay::{Returned, returned_by_shrink};
+use crate::slabs::{Change, Report, Request, Snapshot, Sort};
 use anyhow::bail;
 use serde::Serialize;
 use std::io::IsTerminal;
@@ -27,7 +28,10 @@ Examples:
   sudo uslab slabs --watch=1
   uslab slabs sosreport-host-2026-11-28/
   uslab slabs recording/before --against recording/after
+  uslab slabs recording/after --trace recording/trace.txt.zst
   uslab slabs slabinfo.txt --cpus 64 --json slabs.json
+  uslab slabs --setting sheaf_capacity=50%
+  uslab slabs sosreport-host/ --setting slab_debug=FZPU --setting slab_debug=U,dentry,kmalloc-*
   uslab slabs sosreport-host/ --all --html slabs.html
   ssh host sudo cat /proc/slabinfo | uslab slabs -
 
@@ -53,6 +57,15 @@ pub(super) struct Args {
     /// Present CPUs of the machine. Default: as the tables say.
     #[arg(long, value_name = "N")]
     cpus: Option<u32>,
+    /// The trace of the recording whose moment PLACE is. The model of the traced kernel replays it up to this moment; then it knows
+    /// which slabs are empty, so the report says what a shrink returns instead of bounds.
+    #[arg(long, value_name = "FILE", requires = "place", conflicts_with_all = ["watch", "against"])]
+    trace: Option<PathBuf>,
+    /// Estimate a setting: slab_min_order=N, slab_max_order=N, slab_min_objects=N, cpu_partial=N, sheaf_capacity=N (or P%, a part of
+    /// what each cache has), slab_nomerge, slab_debug=LETTERS,CACHE,... (of F, Z, P and U; without names, all caches). May be given
+    /// several times. The report says what falls and what grows, and by how much for each cache. Default: a selection.
+    #[arg(long, value_name = "SETTING", conflicts_with = "watch", value_parser = request)]
+    setting: Vec<Request>,
     /// Write the report as a page: FILE, or `-` for standard output. One file for any browser, without a network.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["watch", "against"])]
     html: Option<PathBuf>,
@@ -62,6 +75,10 @@ pub(super) struct Args {
     /// With --watch: end after N readings.
     #[arg(long, value_name = "N", requires = "watch")]
     count: Option<u64>,
+}
+
+fn request(text: &str) -> Result<Request, String> {
+    text.parse().map_err(|error: anyhow::Error| error.to_string())
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {
@@ -84,7 +101,7 @@ impl Args {
             Some(path) if path != Path::new("live") => Snapshot::open(path)?,
             _ => Snapshot::live()?,
         };
-        Report::new(&snapshot, self.cpus, self.sort)
+        Report::new(&snapshot, self.cpus, self.sort, &self.setting)
     }
 
     fn rows(&self) -> usize {
@@ -109,7 +126,15 @@ pub(super) fn run(args: &Args, json: Option<Place>) -> anyhow::Result<Outcome> {
     let html = args.html.as_deref().map(|path| Place::open(Form::Html, path)).transpose()?;
     Place::apart([&json, &html])?;
     let to_stdout = [&json, &html].into_iter().flatten().any(Place::is_stdout);
-    let report = args.read(args.place.as_deref())?;
+    let mut report = args.read(args.place.as_deref())?;
+    if let Some(trace) = &args.trace {
+        let Some(moment) = report.moment else {
+            bail!("--trace: expected a moment of the trace's recording as PLACE, such as recording/after");
+        };
+        let progress = Progress::new();
+        let Returned { design, slabs } = returned_by_shrink(trace, moment, &progress)?;
+        report.add_trace(trace, design, &slabs);
+    }
     let page = html.map(|place| (place, report.page(args.rows())));
     let (told, text) = match &args.against {
         None => {

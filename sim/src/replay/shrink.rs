@@ -1,0 +1,62 @@
+//! The slabs that a shrink of all caches would return at a moment of a recording, by the model of the traced kernel. The model has
+//! each slab that the trace shows, with its objects; the kernel's tables do not count empty slabs.
+
+use super::{Options, ReplayError, read_stream};
+use crate::output::Progress;
+use std::collections::BTreeMap;
+use std::path::Path;
+use uslab_engine::designs::{LINUX, NoPolicy, Spec, Visitor};
+use uslab_engine::{Design, Engine, Stream};
+
+/// The slabs that a shrink would return.
+#[derive(Debug)]
+pub struct Returned {
+    /// The design of the traced kernel.
+    pub design: String,
+    /// Slabs by cache. Caches without an event are left out.
+    pub slabs: BTreeMap<String, u64>,
+}
+
+/// The slabs that a shrink would return when the tables of `moment` were read.
+///
+/// # Errors
+/// The trace cannot be read, has no mark of the moment, or nothing shows which kernel it is of.
+pub fn returned_by_shrink(trace: &Path, moment: &str, progress: &Progress) -> Result<Returned, ReplayError> {
+    let stream = read_stream(Some(trace), &Options::default(), progress)?;
+    let shown = trace.display();
+    let mark = format!("SNAP {moment} begin");
+    let Some(mark) = stream.marks.iter().find(|at| at.text == mark) else {
+        return Err(ReplayError::Option(format!(
+            "{shown}: no mark `{mark}`, which shows when the tables were read"
+        )));
+    };
+    let wrong = |error: String| ReplayError::Option(format!("{shown}: {error}"));
+    let spec = LINUX.parse::<Spec<NoPolicy>>().map_err(|error| wrong(error.to_string()))?;
+    let stage = progress.stage("replaying", mark.operation);
+    let shrink = Shrink { stream: &stream, operation: mark.operation };
+    let slabs = spec.on(&stream, shrink).map_err(|error| wrong(error.to_string()))?.map_err(wrong)?;
+    drop(stage);
+    Ok(Returned { design: stream.linux.clone(), slabs })
+}
+
+struct Shrink<'s> {
+    stream: &'s Stream,
+    operation: u64,
+}
+
+impl Visitor for Shrink<'_> {
+    type Out = Result<BTreeMap<String, u64>, String>;
+
+    fn visit<D: Design>(self, design: D) -> Self::Out {
+        let mut engine = Engine::new(design, self.stream);
+        engine.run(self.operation).map_err(|error| error.to_string())?;
+        let slabs = |engine: &Engine<'_, D>| -> Vec<u64> {
+            (0..engine.caches() as u32).map(|cache| engine.design().counts(cache).slabs()).collect()
+        };
+        let before = slabs(&engine);
+        engine.shrink();
+        let rows = self.stream.caches.iter().zip(before.into_iter().zip(slabs(&engine)));
+        let returned = rows.map(|(info, (before, now))| (info.name.clone(), before.saturating_sub(now)));
+        Ok(returned.collect())
+    }
+}
