@@ -90,7 +90,7 @@ fn site_is_not_accused_if_the_kernels_tables_contradict() {
         "mas_alloc_nodes+0x1/0x9 is no leak by this trace: 400 of its objects of node have no free in it, but by the kernel's tables the cache \
         has 12 more in use: 388 were freed without an event",
     );
-    // The tables agree, or there are none.
+    // With tables that agree, and without tables.
     let folder = tempfile::tempdir().unwrap();
     assert_eq!(looks(&recording(folder.path(), Some(395))), expect("growing"));
     let folder = tempfile::tempdir().unwrap();

@@ -29,7 +29,7 @@ impl Series {
         self.csv.len()
     }
 
-    /// Removes the rows behind the first `len` bytes: those of a run that is repeated.
+    /// Removes the rows behind the first `len` bytes, which a repeated run writes again.
     pub(super) fn truncate(&mut self, len: usize) {
         self.csv.truncate(len);
     }

@@ -66,7 +66,7 @@ pub struct Live {
     /// Commands, the one with the most bytes first. Objects allocated in an interrupt belong to the command that it interrupted.
     /// Objects without a command in the trace are left out.
     pub commands: Vec<LiveCommand>,
-    /// Control groups of the allocating tasks, the one with the most bytes first. Empty if the trace has none.
+    /// Control groups of the allocating tasks, the one with the most bytes first. Empty if the trace has no groups.
     pub groups: Vec<LiveGroup>,
     /// Caches with slabs that are not full, the one with the most bytes of holes first.
     pub pinned: Vec<Pinned>,

@@ -319,7 +319,7 @@ impl Shape {
         let aligns =
             [8, 16, 32, 64, 128, 256, 512].into_iter().filter(move |align| stride.is_multiple_of(*align));
         aligns.flat_map(move |align| {
-            // An object fills its place but for less than its alignment and a pointer.
+            // The rest of its place is smaller than its alignment and a pointer.
             let objects = stride.saturating_sub(align + WORD).max(1)..=stride;
             objects.flat_map(move |object| {
                 [false, true].map(|outside| Self { object, align, outside, is_kmalloc: false })
