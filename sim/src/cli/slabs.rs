@@ -2,7 +2,7 @@
 
 use crate::output::command::Outcome;
 use crate::output::{Form, Place, Progress, json_text, say, write_all};
-use crate::replay::{Returned, returned_by_shrink};
+use crate::replay::returned_by_shrink;
 use crate::slabs::{Change, Report, Request, Snapshot, Sort};
 use anyhow::bail;
 use serde::Serialize;
@@ -132,8 +132,12 @@ pub(super) fn run(args: &Args, json: Option<Place>) -> anyhow::Result<Outcome> {
             bail!("--trace: expected a moment of the trace's recording as PLACE, such as recording/after");
         };
         let progress = Progress::new();
-        let Returned { design, slabs } = returned_by_shrink(trace, moment, &progress)?;
-        report.add_trace(trace, design, &slabs);
+        let returned = returned_by_shrink(trace, moment, &progress)?;
+        let later = returned.recorded.as_ref().zip(args.place.as_deref()).and_then(|(recorded, place)| {
+            let folder = if place.is_dir() { Some(place) } else { place.parent() };
+            args.read(Some(&folder?.join(&recorded.until))).ok()
+        });
+        report.add_trace(trace, &returned, later.as_ref());
     }
     let page = html.map(|place| (place, report.page(args.rows())));
     let (told, text) = match &args.against {

@@ -16,6 +16,7 @@ pub(crate) use source::cpus_of_ranges;
 pub use source::{Cache, Memory, Snapshot, read_table};
 
 use crate::output::{self, grouped, size};
+use crate::replay::Returned;
 use anyhow::bail;
 use serde::Serialize;
 use std::cmp::Reverse;
@@ -108,6 +109,19 @@ pub struct ByTrace {
     pub design: String,
     /// Bytes that a shrink of all caches returns. Caches without an event return the least that the tables allow.
     pub bytes: u64,
+    /// The shrink that the recording itself has, if one follows the moment.
+    pub recorded: Option<RecordedShrink>,
+}
+
+/// A real shrink, with what the kernel allocated and freed around it.
+#[derive(Clone, Debug, Serialize)]
+pub struct RecordedShrink {
+    /// The next moment that has tables.
+    pub until: String,
+    /// Bytes of slabs that are fewer then, by the model.
+    pub by_trace: i64,
+    /// Bytes of slabs that are fewer then, by the kernel's tables, in the caches of the trace.
+    pub by_tables: i64,
 }
 
 /// One cache.
@@ -235,15 +249,35 @@ impl Report {
     }
 
     /// Adds what a shrink returns by the trace of the recording: the slabs of each cache. The bounds by the tables hold nevertheless.
-    pub fn add_trace(&mut self, trace: &Path, design: String, slabs: &BTreeMap<String, u64>) {
+    /// `later` is the report of the moment after the recording's own shrink.
+    pub fn add_trace(&mut self, trace: &Path, returned: &Returned, later: Option<&Self>) {
+        let recorded = returned.recorded.as_ref().zip(later).map(|(recorded, later)| {
+            let of = |row: &Row| (row.pages_per_slab * self.page_size) as i64;
+            let by_trace =
+                self.caches.iter().map(|row| recorded.slabs.get(&row.name).unwrap_or(&0) * of(row));
+            let then = |row: &Row| later.caches.iter().find(|later| later.name == row.name);
+            let traced = self.caches.iter().filter(|row| recorded.slabs.contains_key(&row.name));
+            let by_tables = traced
+                .map(|row| then(row).map_or(0, |later| row.slabs as i64 - later.slabs as i64) * of(row));
+            RecordedShrink {
+                until: recorded.until.clone(),
+                by_trace: by_trace.sum(),
+                by_tables: by_tables.sum(),
+            }
+        });
         let mut bytes = 0;
         for row in &mut self.caches {
             let Bounds { least, most } = row.shrink_slabs;
-            let known = slabs.get(&row.name).map(|slabs| (*slabs).clamp(least, most));
+            let known = returned.slabs.get(&row.name).map(|slabs| (*slabs).clamp(least, most));
             row.shrink_slabs_by_trace = known;
             bytes += known.unwrap_or(least) * row.pages_per_slab * self.page_size;
         }
-        self.shrink_by_trace = Some(ByTrace { trace: trace.display().to_string(), design, bytes });
+        self.shrink_by_trace = Some(ByTrace {
+            trace: trace.display().to_string(),
+            design: returned.design.clone(),
+            bytes,
+            recorded,
+        });
     }
 
     /// The report as text, with `rows` caches.
@@ -360,12 +394,20 @@ impl Report {
              tables do not count.",
             between(self.shrink)
         )?;
-        if let Some(ByTrace { trace, design, bytes }) = &self.shrink_by_trace {
+        if let Some(ByTrace { trace, design, bytes, recorded }) = &self.shrink_by_trace {
             writeln!(
                 f,
                 "By {trace}, which shows the slabs, it returns {}: so says the model of this kernel ({design}) at this moment.",
                 size(*bytes)
             )?;
+            if let Some(RecordedShrink { until, by_trace, by_tables }) = recorded {
+                writeln!(
+                    f,
+                    "The recording has a shrink after it: until `{until}` slabs changed by {} by the model, and by {} by the kernel's tables.",
+                    change::difference(-by_trace),
+                    change::difference(-by_tables)
+                )?;
+            }
         }
         if let Some(reclaimable) = self.reclaimable {
             writeln!(
